@@ -139,7 +139,8 @@ size_t encap_put(const struct flow *flow, uint32_t ev, uint8_t dscp, uint8_t ecn
 /* ---- Reading ---- */
 
 /* What is left to read, and how much of it the last length field promised: never less than size,
- * but 0 before the first length. More is promised than is there when a packet was trimmed or cut. */
+ * but 0 before the first length. More is promised than is there when a packet was trimmed or
+ * cut. */
 struct rest {
     const uint8_t *data;
     size_t size;

@@ -65,21 +65,21 @@ struct encap {
 enum encap_error {
     ENCAP_OK = 0,
     ENCAP_ERROR_SHORT,    /* ends inside a header */
-    ENCAP_ERROR_PROTOCOL, /* not IPv4 or IPv6 (at most once in IPv6) with UDP; options; a fragment */
+    ENCAP_ERROR_PROTOCOL, /* not IPv4 or IPv6 (or 6 in 6) with UDP; options; a fragment */
     ENCAP_ERROR_LENGTH,   /* an inner length is less than the one around it */
 };
 
-/* Reads one Ethernet frame (encap_get) or one packet from its IP header on (encap_get_ip; source_mac
- * is zero). Bytes behind the packet (Ethernet padding) are left out. A whole GSO frame is read too:
- * its IP length then covers all its segments. Never reads beyond data + size. */
+/* Reads one Ethernet frame (encap_get) or one packet from its IP header on (encap_get_ip;
+ * source_mac is zero). Bytes behind the packet (Ethernet padding) are left out. A whole GSO
+ * frame is read too: its IP length then covers all its segments. Never reads beyond data + size. */
 enum encap_error encap_get(const uint8_t *data, size_t size, struct encap *encap);
 enum encap_error encap_get_ip(const uint8_t *data, size_t size, struct encap *encap);
 
-/* CRC state after the masked IP and UDP headers and up to the BTH, for the packet that is `index`-th
- * of a frame with these headers, and has `transport_size` bytes from BTH to ICRC: as if the frame had
- * been cut into segments (wire.md, ICRC: own lengths; IPv4 id + index). `ip` is encap.ip, or where
- * encap_put wrote it. The caller goes on with icrc_bth() and icrc->update() over the rest. For IPv6
- * the result does not depend on index. */
+/* CRC state after the masked IP and UDP headers and up to the BTH, for the packet that is
+ * `index`-th of a frame with these headers, and has `transport_size` bytes from BTH to ICRC: as
+ * if the frame had been cut into segments (wire.md, ICRC: own lengths; IPv4 id + index). `ip` is
+ * encap.ip, or where encap_put wrote it. The caller goes on with icrc_bth() and icrc->update()
+ * over the rest. For IPv6 the result does not depend on index. */
 uint32_t encap_icrc_start(const struct icrc *icrc, const uint8_t *ip, unsigned index,
                           size_t transport_size);
 

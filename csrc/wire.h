@@ -150,16 +150,16 @@ size_t wire_headers_size(uint8_t opcode, bool ts);
 /* Zero bytes behind a payload of that size: 0-3 (wire.md, pad). */
 static inline uint32_t wire_pad(uint32_t payload_size) { return (0u - payload_size) & 3u; }
 
-/* Writes BTH and extension headers (not payload, pad or ICRC) to `headers`, which must have room for
- * WIRE_HEADERS_MAX bytes. BTH.pad follows from payload_size. Returns the bytes written; 0, and nothing
- * was written, for an unknown opcode. */
+/* Writes BTH and extension headers (not payload, pad or ICRC) to `headers`, which must have room
+ * for WIRE_HEADERS_MAX bytes. BTH.pad follows from payload_size. Returns the bytes written; 0,
+ * and nothing was written, for an unknown opcode. */
 size_t wire_put(const struct packet *packet, uint8_t *headers);
 
-/* Reads `size` bytes from the BTH on. With `trimmed` (writes only) the data may end anywhere after the
- * RETH, the payload is given as empty, and an ImmDt that was cut off as 0; otherwise they must end
- * with payload, pad and the 4-byte ICRC. packet->payload points into data, or is NULL. Reserved bits
- * are ignored. Never reads beyond data + size. After an error only packet->opcode has a meaning, and
- * that only if there was a BTH. */
+/* Reads `size` bytes from the BTH on. With `trimmed` (writes only) the data may end anywhere
+ * after the RETH, the payload is given as empty, and an ImmDt that was cut off as 0; otherwise
+ * they must end with payload, pad and the 4-byte ICRC. packet->payload points into data, or is
+ * NULL. Reserved bits are ignored. Never reads beyond data + size. After an error only
+ * packet->opcode has a meaning, and that only if there was a BTH. */
 enum wire_error wire_get(const uint8_t *data, size_t size, bool trimmed, struct packet *packet);
 
 #endif
