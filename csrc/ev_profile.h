@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which paths a queue pair uses: its EVs, their states and their rotation, plane by plane.
+ *
+ * Which plane a packet takes is decided elsewhere; here the next EV of that plane is picked. Owned by the requestor.
+ * Knows nothing of time, packets or congestion. EVs of one profile differ in EV[15:0], so that
+ * IPv4 feedback names one; [choice] EV[15:12] is the plane. Source: behaviour.md, Paths.
+ */
+#ifndef EV_PROFILE_H
+#define EV_PROFILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "prng.h"
+
+enum { EV_PLANES = 16, EV_ACTIVE_MAX = 256, EV_BACKUP_MAX = 128 };
+
+enum ev_state { EV_GOOD, EV_SKIP, EV_ASSUMED_BAD, EV_DENIED, EV_BACKUP };
+
+static inline uint32_t ev_plane(uint32_t ev) { return (ev >> 12) & 15; }
+
+struct ev_profile; /* fields below are the helper's: value type, no pointers, < 4 KiB */
+
+/* Draws `count` EVs (16..256; equal numbers a plane, rounded down, at least 1) and `backup` more a plane for the planes in
+ * `plane_mask` (may be 0). At most EV_BACKUP_MAX backups in all. */
+void ev_profile_init(struct ev_profile *profile, uint64_t seed, uint32_t plane_mask, uint32_t count,
+                     uint32_t backup, uint32_t min_active);
+
+/* The next EV of the plane in its rotation, another than `avoid` where the plane has one (EV_NONE:
+ * none to avoid). False when the plane has no EV that may be used (all denied, plane out or unknown). */
+#define EV_NONE UINT32_MAX
+bool ev_profile_pick(struct ev_profile *profile, uint32_t plane, uint32_t avoid, uint32_t *ev);
+
+/* What feedback said; true when the state changed. An EV that is not ours changes nothing. Of `ev` only
+ * the low 16 bits are compared. */
+bool ev_profile_on_congested(struct ev_profile *profile, uint32_t ev); /* GOOD -> SKIP */
+bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev);      /* -> ASSUMED_BAD */
+bool ev_profile_on_revived(struct ev_profile *profile, uint32_t ev, bool congested);
+bool ev_profile_deny(struct ev_profile *profile, uint32_t ev, bool deny);
+
+/* The plane is out: all its EVs are ASSUMED_BAD and none is picked until ev_profile_plane_back, which makes
+ * all of them GOOD but those denied. */
+void ev_profile_plane_out(struct ev_profile *profile, uint32_t plane);
+void ev_profile_plane_back(struct ev_profile *profile, uint32_t plane);
+
+/* The next EV of a live plane that is ASSUMED_BAD, in rotation over all of them: the one to probe
+ * next. False when there is none. */
+bool ev_profile_next_suspect(struct ev_profile *profile, uint32_t *ev);
+
+/* How many EVs of all live planes are in use (GOOD or SKIP), and ASSUMED_BAD. */
+uint32_t ev_profile_good(const struct ev_profile *profile);
+uint32_t ev_profile_bad(const struct ev_profile *profile);
+
+/* The index-th EV of the profile with its state; false beyond the last. */
+bool ev_profile_get(const struct ev_profile *profile, uint32_t index, uint32_t *ev,
+                    enum ev_state *state);
+
+#endif

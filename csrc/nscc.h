@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How much may be in flight: the NSCC congestion controller.
+ *
+ * Knows bytes and time; nothing of packets, paths or queue pairs. The owner counts `inflight` itself and gives
+ * it with each event. Integers only. Source: behaviour.md, Congestion control: NSCC.
+ */
+#ifndef NSCC_H
+#define NSCC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct nscc_config {
+    uint64_t rate_bps;          /* of the path or paths; more than 0 */
+    uint32_t mtu;               /* nominal size of a full packet, bytes */
+    bool trimming;              /* the fabric trims */
+    int64_t base_rtt_floor;     /* ns */
+    int64_t target_delay_floor; /* ns */
+    uint64_t window_floor;      /* least max_wnd, bytes */
+};
+
+struct nscc; /* fields below are the helper's */
+
+/* Starts with cwnd = max_wnd and base_rtt = max(base_rtt, floor). base_rtt: ns, a first guess. */
+void nscc_init(struct nscc *nscc, const struct nscc_config *config, int64_t now, int64_t base_rtt);
+
+/* The rate changed (a plane came or went, or measured delivery says so): BDP and all scales follow;
+ * cwnd is only capped. */
+void nscc_set_rate(struct nscc *nscc, uint64_t rate_bps);
+
+struct nscc_sack {
+    int64_t now;
+    uint64_t new_bytes; /* newly received, nominal sizes; may be 0 */
+    int64_t rtt;        /* ns; < 0 when there is no unambiguous sample */
+    uint64_t inflight;  /* bytes, after this SACK was taken in */
+    bool marked;        /* m = SKIP_ONCE */
+    bool limited;       /* the window, not the application, held the sender since the last SACK */
+    uint8_t penalty;    /* rcv_cwnd_pen */
+    bool restore;       /* r_c */
+};
+
+void nscc_on_sack(struct nscc *nscc, const struct nscc_sack *sack);
+
+/* A NACK TRIMMED or TRIMMED_LASTHOP for a packet of nominal `size`. */
+void nscc_on_trim(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflight);
+
+/* An attempt of nominal `size` was judged lost. */
+void nscc_on_loss(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflight);
+
+/* Whether `size` more bytes fit; the first packet always does (inflight 0). */
+bool nscc_has_room(const struct nscc *nscc, uint64_t inflight, uint32_t size);
+
+#endif
