@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds `mrc._core`: a PEP 517 backend that is setuptools with one cffi extension.
+
+The declarations for cffi are cut out of `csrc/mrc*.h` between the marks `/* cffi: begin */` and
+`/* cffi: end */`, so that no declaration stands twice; the sources are all of `csrc/*.c`.
+`python tools/backend.py` builds the extension in place, into `mrc/`; CFLAGS and LDFLAGS of the
+environment are added to the flags, which is how `-Werror` and the sanitizers come in.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sysconfig
+from pathlib import Path
+
+import cffi
+import setuptools
+from setuptools import build_meta
+
+ROOT = Path(__file__).resolve().parent.parent
+GLUE = Path("build", "_core.c")
+WARNINGS = (
+    "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes "
+    "-Wcast-qual"
+).split()
+CFLAGS = ["-std=c11", "-O2", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden"]
+
+# What gcc has to say about the code that cffi writes is not ours to mend.
+GLUE_QUIET = "".join(
+    f'#pragma GCC diagnostic ignored "{warning}"\n'
+    for warning in ("-Wpedantic", "-Wconversion", "-Wcast-qual", "-Wmissing-prototypes")
+)
+
+# The stable ABI of CPython 3.11, except where a build of Python has none.
+STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
+
+
+def headers() -> list[str]:
+    """The headers that Python sees, `mrc.h` first: the others use its types."""
+    return sorted(path.as_posix() for path in Path("csrc").glob("mrc*.h"))
+
+
+def declarations(header: str) -> str:
+    """The marked part of a header.
+
+    Raises:
+        ValueError: A mark is missing.
+    """
+    text = Path(header).read_text()
+    marked = re.search(r"/\* cffi: begin \*/(.*)/\* cffi: end \*/", text, re.S)
+    if marked is None:
+        raise ValueError(f"{header} has no part between the marks `cffi: begin` and `cffi: end`")
+    return marked.group(1)
+
+
+def write_glue() -> None:
+    """Writes cffi's C code for the headers to `GLUE`; an unchanged file keeps its time."""
+    ffi = cffi.FFI()
+    ffi.cdef("".join(map(declarations, headers())))
+    includes = "".join(f'#include "{Path(header).name}"\n' for header in headers())
+    # While the core grows: a function without a source is weak, so that the rest can be loaded.
+    for name in re.findall(r"\b(mrc_\w+)\(", "".join(map(declarations, headers()))):
+        includes += f"#pragma weak {name}\n"
+    ffi.set_source("mrc._core", includes, compiler_verbose=0)
+    out = io.StringIO()
+    ffi.emit_c_code(out)
+    text = GLUE_QUIET + out.getvalue()
+    GLUE.parent.mkdir(exist_ok=True)
+    if not GLUE.exists() or GLUE.read_text() != text:
+        GLUE.write_text(text)
+
+
+def setup(arguments: list[str] | None = None) -> None:
+    """Runs setuptools with the extension; `arguments` are the command line's unless given."""
+    write_glue()
+    extension = setuptools.Extension(
+        "mrc._core",
+        [GLUE.as_posix(), *sorted(path.as_posix() for path in Path("csrc").glob("*.c"))],
+        include_dirs=["csrc"],
+        # Also what the sdist holds besides the sources.
+        depends=[*sorted(path.as_posix() for path in Path("csrc").glob("*.h")), "tools/backend.py"],
+        undef_macros=["NDEBUG"],  # Python's own flags would turn the assertions off
+        extra_compile_args=[*CFLAGS, *WARNINGS],
+        libraries=["pthread"],
+        py_limited_api=STABLE_ABI,
+    )
+    setuptools.setup(
+        ext_modules=[extension],
+        options={"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE_ABI else {},
+        **({} if arguments is None else {"script_args": arguments}),
+    )
+
+
+class Backend(build_meta._BuildMetaBackend):
+    """setuptools' backend with our call of `setup` where a project's setup.py would be."""
+
+    def run_setup(self, setup_script: str = "setup.py") -> None:
+        setup()
+
+
+_backend = Backend()
+get_requires_for_build_wheel = _backend.get_requires_for_build_wheel
+get_requires_for_build_sdist = _backend.get_requires_for_build_sdist
+get_requires_for_build_editable = _backend.get_requires_for_build_editable
+prepare_metadata_for_build_wheel = _backend.prepare_metadata_for_build_wheel
+prepare_metadata_for_build_editable = _backend.prepare_metadata_for_build_editable
+build_wheel = _backend.build_wheel
+build_sdist = _backend.build_sdist
+build_editable = _backend.build_editable
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    setup(["--quiet", "build_ext", "--inplace"])
