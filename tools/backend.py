@@ -9,9 +9,9 @@ environment are added to the flags, which is how `-Werror` and the sanitizers co
 
 from __future__ import annotations
 
-import io
 import os
 import re
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -21,11 +21,9 @@ from setuptools import build_meta
 
 ROOT = Path(__file__).resolve().parent.parent
 GLUE = Path("build", "_core.c")
-WARNINGS = (
-    "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes "
-    "-Wcast-qual"
-).split()
 CFLAGS = ["-std=c11", "-O2", "-fno-math-errno", "-ffp-contract=off", "-fvisibility=hidden"]
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Wcast-qual"]
+WARNINGS += ["-Wstrict-prototypes", "-Wmissing-prototypes"]
 
 # What gcc has to say about the code that cffi writes is not ours to mend.
 GLUE_QUIET = "".join(
@@ -56,7 +54,7 @@ def declarations(header: str) -> str:
 
 
 def write_glue() -> None:
-    """Writes cffi's C code for the headers to `GLUE`; an unchanged file keeps its time."""
+    """Writes cffi's C code for the headers to `GLUE`."""
     ffi = cffi.FFI()
     ffi.cdef("".join(map(declarations, headers())))
     includes = "".join(f'#include "{Path(header).name}"\n' for header in headers())
@@ -64,16 +62,13 @@ def write_glue() -> None:
     for name in re.findall(r"\b(mrc_\w+)\(", "".join(map(declarations, headers()))):
         includes += f"#pragma weak {name}\n"
     ffi.set_source("mrc._core", includes, compiler_verbose=0)
-    out = io.StringIO()
-    ffi.emit_c_code(out)
-    text = GLUE_QUIET + out.getvalue()
     GLUE.parent.mkdir(exist_ok=True)
-    if not GLUE.exists() or GLUE.read_text() != text:
-        GLUE.write_text(text)
+    ffi.emit_c_code(str(GLUE))
+    GLUE.write_text(GLUE_QUIET + GLUE.read_text())
 
 
-def setup(arguments: list[str] | None = None) -> None:
-    """Runs setuptools with the extension; `arguments` are the command line's unless given."""
+def setup() -> None:
+    """Runs setuptools, on the command line's arguments, with the extension."""
     write_glue()
     extension = setuptools.Extension(
         "mrc._core",
@@ -89,7 +84,6 @@ def setup(arguments: list[str] | None = None) -> None:
     setuptools.setup(
         ext_modules=[extension],
         options={"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE_ABI else {},
-        **({} if arguments is None else {"script_args": arguments}),
     )
 
 
@@ -97,6 +91,7 @@ class Backend(build_meta._BuildMetaBackend):
     """setuptools' backend with our call of `setup` where a project's setup.py would be."""
 
     def run_setup(self, setup_script: str = "setup.py") -> None:
+        """Called by each hook below, with the arguments of its command in sys.argv."""
         setup()
 
 
@@ -112,4 +107,5 @@ build_editable = _backend.build_editable
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    setup(["--quiet", "build_ext", "--inplace"])
+    sys.argv[1:] = ["--quiet", "build_ext", "--inplace"]
+    setup()

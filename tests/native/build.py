@@ -117,7 +117,8 @@ def load(name: str) -> tuple[Any, Any]:
                 old.unlink()
             _compile(module, texts, cdef)
     spec = importlib.util.spec_from_file_location(module, BUILD / f"{module}.so")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded.ffi, loaded.lib
