@@ -186,7 +186,7 @@ static enum icrc_method best_method(void) {
 }
 
 _Bool icrc_use(struct icrc *icrc, enum icrc_method method) {
-    if (method > best_method())
+    if (method != ICRC_TABLE && method > best_method())
         return 0;
     icrc->method = method;
     icrc->update = update_table;

@@ -47,7 +47,8 @@ static uint32_t icrc_state(const uint8_t *ip, const uint8_t *bth, size_t transpo
     struct icrc icrc;
     uint32_t state;
 
-    icrc_choose(&icrc);
+    /* For one packet, asking the processor for more takes longer than the table. */
+    (void)icrc_use(&icrc, ICRC_TABLE);
     state = encap_icrc_start(&icrc, ip, 0, transport_size);
     state = icrc_bth(&icrc, state, bth);
     return icrc.update(state, bth + WIRE_BTH_SIZE, transport_size - WIRE_BTH_SIZE - WIRE_ICRC_SIZE);
@@ -75,6 +76,8 @@ static int get_transport(const struct encap *encap, uint64_t trim_dscps, mrc_wir
                           wire_is_write(encap->segments[0]);
     int status = encap->cut ? MRC_WIRE_CUT : get_whole(encap, &packet);
 
+    if (encap->segments_size > 0)
+        wire->opcode = encap->segments[0];
     if (status != MRC_WIRE_OK && may_be_trimmed) {
         status = status_of_wire(wire_get(encap->segments, encap->segments_size, true, &packet));
         wire->trimmed = status == MRC_WIRE_OK;
@@ -129,7 +132,7 @@ int mrc_wire_encode(const mrc_wire *wire, uint8_t *out, size_t room) {
     packet_from_wire(&packet, wire);
     if (wire->payload_size > 0 && (wire->trimmed || !may_have_payload(wire->opcode)))
         return MRC_WIRE_LONG;
-    if (wire->trimmed && !wire_is_write(wire->opcode))
+    if ((wire->trimmed || wire->ts) && !wire_is_write(wire->opcode))
         return MRC_WIRE_FIELD;
     headers_size = wire_put(&packet, headers);
     if (headers_size == 0)

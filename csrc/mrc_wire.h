@@ -85,8 +85,9 @@ typedef struct mrc_wire {
 } mrc_wire;
 
 /* Reads one packet from its IP header on. Bit n of `trim_dscps`: DSCP n marks a trimmed packet.
- * A write with such a DSCP whose ICRC is not right is taken as trimmed. Of IPv6-in-IPv6,
- * addresses and EV are the inner packet's. */
+ * A write with such a DSCP that is no whole packet is taken as trimmed. Of IPv6-in-IPv6,
+ * addresses and EV are the inner packet's. After an error only the members up to `udp_port`, and
+ * `opcode`, have a meaning; 0 when the data ended before them. */
 int mrc_wire_decode(const uint8_t *data, size_t size, uint64_t trim_dscps, mrc_wire *wire);
 
 /* Writes a packet with hop limit 64, DF, IPv4 id 0 and UDP checksum 0. Returns its bytes. */

@@ -173,9 +173,11 @@ size_t wire_headers_size(uint8_t opcode, bool ts) {
 /* ---- struct packet to bytes; reserved bytes are zero already ---- */
 
 static void put_bth(const struct packet *packet, uint8_t *out) {
+    bool has_payload = format_of[format_find(packet->opcode)].has_payload;
+    uint32_t pad = has_payload ? wire_pad(packet->payload_size) : 0;
+
     out[BTH_OPCODE] = packet->opcode;
-    out[BTH_FLAGS] =
-        (uint8_t)((packet->solicited ? 0x80 : 0) | wire_pad(packet->payload_size) << 4);
+    out[BTH_FLAGS] = (uint8_t)((packet->solicited ? 0x80 : 0) | pad << 4);
     put_be16(out + BTH_P_KEY, 0xFFFF);
     put_be24(out + BTH_DEST_QP, packet->dest_qp);
     out[BTH_A] = (uint8_t)((packet->ack_request ? 0x80 : 0) | (packet->rtx ? 0x20 : 0) |

@@ -54,7 +54,7 @@ enum wire_sack_mark { WIRE_MARK_NONE = 0, WIRE_MARK_SKIP_ONCE = 1, WIRE_MARK_ALW
 /* wire.md, ERTH and EETH `op`. */
 enum wire_endpoint_op { WIRE_OP_PORT_STATUS = 0, WIRE_OP_EV_PROBE = 1 };
 
-/* wire.md, BTH byte 8 and METH msn are 24- and 16-bit; all other widths are the fields' types. */
+/* Sizes of headers, bytes. */
 enum {
     WIRE_BTH_SIZE = 12,
     WIRE_ICRC_SIZE = 4,

@@ -236,6 +236,9 @@ class _Reader:
     def address(self, key: str, version: int) -> bytes:
         value = self.take(key)
         try:
+            # A scope (`%eth0`) is no part of a packet; a number would be read as an address.
+            if not isinstance(value, str) or "%" in value:
+                raise ValueError
             address = ipaddress.ip_address(value)
         except ValueError:
             raise ProtocolError(f"{self._where}: {key} = {value!r} is not an IP address") from None
@@ -281,7 +284,8 @@ def _fill_fields(out: Any, fields: _Reader, name: str) -> bytes:
     payload = b""
     is_write = name.startswith("write_")
     out.trimmed = is_write and fields.has("trimmed") and fields.integer("trimmed", 1)
-    if not out.trimmed and (is_write or fields.has("payload")):
+    may_be_padded = name == "endpoint_request" and fields.has("payload")
+    if may_be_padded or (is_write and not out.trimmed):
         payload = fields.hexadecimal("payload")
     for field in _fields_of(name, ts=is_write and fields.integer("ts", 1) == 1):
         if field == "pad" and not out.trimmed and not fields.has("pad"):

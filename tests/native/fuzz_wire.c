@@ -6,11 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bytes.h"
 #include "encap.h"
+#include "icrc.h"
 #include "mrc_wire.h"
 #include "wire.h"
 
-enum { GROWTH_MAX = 64, TRIM_DSCPS = 1 << 12 | 1 << 16 };
+enum { MUTATIONS_MAX = 4, GROWTH_MAX = 64, TRIM_DSCPS = 1 << 12 | 1 << 16 };
 
 /* splitmix64. */
 static uint64_t draw(uint64_t *seed) {
@@ -51,6 +53,33 @@ static size_t mutate(uint8_t *data, size_t size, uint64_t *seed) {
         return size + (r >> 8) % GROWTH_MAX;
     }
     return size;
+}
+
+/* Makes the length fields say what is there. */
+static void repair_lengths(uint8_t *data, size_t size) {
+    size_t ip_size = data[0] >> 4 == 4 ? ENCAP_IPV4_SIZE : ENCAP_IPV6_SIZE;
+
+    if (size < ip_size + ENCAP_UDP_SIZE)
+        return;
+    if (ip_size == ENCAP_IPV4_SIZE)
+        put_be16(data + 2, (uint16_t)size);
+    else
+        put_be16(data + 4, (uint16_t)(size - ip_size));
+    put_be16(data + ip_size + 4, (uint16_t)(size - ip_size));
+}
+
+static void repair_icrc(const struct icrc *icrc, uint8_t *data, size_t size) {
+    struct encap encap;
+    uint8_t *bth;
+    uint32_t state;
+
+    if (encap_get_ip(data, size, &encap) != ENCAP_OK || encap.cut ||
+        encap.segments_size < WIRE_BTH_SIZE + WIRE_ICRC_SIZE)
+        return;
+    bth = data + (encap.segments - data);
+    size = encap.segments_size - WIRE_ICRC_SIZE;
+    state = icrc_bth(icrc, encap_icrc_start(icrc, encap.ip, 0, encap.segments_size), bth);
+    icrc_store(icrc->update(state, bth + WIRE_BTH_SIZE, size - WIRE_BTH_SIZE), bth + size);
 }
 
 /* Whether what wire_get read lies inside the data and is written back as it was, but for reserved
@@ -109,29 +138,45 @@ static void read_all(const uint8_t *data, size_t size, struct fuzz_wire *result)
     }
 }
 
+/* Reads a copy that ends where its memory does. */
+static int read_exact(const uint8_t *data, size_t size, struct fuzz_wire *result) {
+    uint8_t *exact = malloc(size > 0 ? size : 1);
+
+    if (exact == NULL)
+        return -1;
+    memcpy(exact, data, size);
+    read_all(exact, size, result);
+    free(exact);
+    return 0;
+}
+
+int fuzz_wire_cuts(const uint8_t *packet, size_t size, struct fuzz_wire *result) {
+    for (size_t length = 0; length < size; length++)
+        if (read_exact(packet, length, result) != 0)
+            return -1;
+    return 0;
+}
+
 int fuzz_wire(const uint8_t *packet, size_t size, uint64_t seed, uint64_t count,
               struct fuzz_wire *result) {
-    uint8_t *work = malloc(size + 4 * GROWTH_MAX);
+    uint8_t *work = malloc(size + MUTATIONS_MAX * GROWTH_MAX);
+    struct icrc icrc;
+    int status = work == NULL ? -1 : 0;
 
-    if (work == NULL)
-        return -1;
-    for (uint64_t i = 0; i < count; i++) {
-        unsigned times = 1 + draw(&seed) % 4;
+    icrc_choose(&icrc);
+    for (uint64_t i = 0; i < count && status == 0; i++) {
+        uint64_t r = draw(&seed);
         size_t length = size;
-        uint8_t *exact;
 
         memcpy(work, packet, size);
-        while (times-- > 0)
+        for (unsigned times = 1 + r % MUTATIONS_MAX; times > 0; times--)
             length = mutate(work, length, &seed);
-        exact = malloc(length > 0 ? length : 1);
-        if (exact == NULL) {
-            free(work);
-            return -1;
-        }
-        memcpy(exact, work, length);
-        read_all(exact, length, result);
-        free(exact);
+        if ((r & 0x100) != 0)
+            repair_lengths(work, length);
+        if ((r & 0x600) != 0)
+            repair_icrc(&icrc, work, length);
+        status = read_exact(work, length, result);
     }
     free(work);
-    return 0;
+    return status;
 }
