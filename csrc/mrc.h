@@ -86,7 +86,7 @@ typedef struct mrc_config {
     uint32_t ev_backup;        /* spare EVs a plane */
     uint32_t ev_min_active;    /* EVs of a live plane that stay in use whatever happens */
     uint32_t probes_to_revive; /* answered probes before a plane or EV is used again */
-    int64_t revive_spread;     /* ns over which these are spread; doubles with each flap within 60 s */
+    int64_t revive_spread;     /* ns over which they are spread; doubles at a flap within 60 s */
     int64_t plane_probe;       /* ns between probes of a plane that is out while there is work */
     int64_t probe_max;         /* ns, cap of the probe back-off when idle */
     uint8_t policy;            /* enum mrc_policy */
@@ -114,10 +114,10 @@ void mrc_config_default(mrc_config *config);
 
 typedef struct mrc_endpoint mrc_endpoint;
 
-/* Bytes that mrc_endpoint_init needs for this configuration, aligned to 64; 0 if it is not valid. */
+/* Bytes that mrc_endpoint_init needs for this configuration, aligned to 64; 0: it is not valid. */
 size_t mrc_endpoint_size(const mrc_config *config);
 
-/* Makes an endpoint in `memory`. All randomness comes from the seed. NULL if config is not valid. */
+/* Makes an endpoint in `memory`. All randomness comes from the seed. NULL: config is not valid. */
 mrc_endpoint *mrc_endpoint_init(void *memory, const mrc_config *config, uint64_t seed);
 
 /* ---- Planes, peers ---- */
@@ -132,7 +132,7 @@ typedef struct mrc_plane {
     bool enabled;      /* false: the application took it out */
 } mrc_plane;
 
-/* Adds or changes a plane. Link, address and MTU changes take effect at once (behaviour.md, Paths). */
+/* Adds or changes a plane. Link, address and MTU changes act at once (behaviour.md, Paths). */
 int mrc_endpoint_set_plane(mrc_endpoint *endpoint, int64_t now, uint32_t plane,
                            const mrc_plane *info);
 
@@ -146,8 +146,8 @@ typedef struct mrc_peer_setup {
     uint8_t remote_planes[MRC_PLANES]; /* the peer's number for that plane */
 } mrc_peer_setup;
 
-/* Adds a peer and starts probing its planes; returns its number. Queue pairs of one incarnation share
- * one peer: adding it again returns the same number. */
+/* Adds a peer and starts probing its planes; returns its number. Queue pairs of one incarnation
+ * share one peer: adding it again returns the same number. */
 int mrc_peer_add(mrc_endpoint *endpoint, int64_t now, const mrc_peer_setup *setup);
 
 /* The peer's address on a plane changed, or (version 0) is gone. */
@@ -215,8 +215,8 @@ int mrc_peer_stats(const mrc_endpoint *endpoint, uint32_t peer, uint32_t plane,
 
 /* ---- Memory ---- */
 
-/* A registered region. The core writes into base[0, size) only what carries key, comes by a queue pair
- * of the same domain, and lies in [va, va + size) as a whole. */
+/* A registered region. The core writes into base[0, size) only what carries key, comes by a queue
+ * pair of the same domain, and lies in [va, va + size) as a whole. */
 typedef struct mrc_region {
     void *base;
     uint64_t va;   /* address by which the peer names base */
@@ -244,9 +244,9 @@ typedef struct mrc_qp_attributes {
     bool dynamic_mpr;
 } mrc_qp_attributes;
 
-/* Makes a queue pair (RESET to INIT) of a protection domain. Reads mtu, mpr, max_wimm, trim_nack and
- * dynamic_mpr of `local`, and sets its number and psn. A psn below 2^24 given in `first_psn` is used
- * instead of a random one (tests); pass UINT32_MAX otherwise. */
+/* Makes a queue pair (RESET to INIT) of a protection domain. Reads mtu, mpr, max_wimm, trim_nack
+ * and dynamic_mpr of `local`, and sets its number and psn. A psn below 2^24 given in `first_psn` is
+ * used instead of a random one (tests); pass UINT32_MAX otherwise. */
 int mrc_qp_create(mrc_endpoint *endpoint, int64_t now, uint32_t domain, uint32_t first_psn,
                   mrc_qp_attributes *local);
 
@@ -254,8 +254,9 @@ int mrc_qp_create(mrc_endpoint *endpoint, int64_t now, uint32_t domain, uint32_t
 int mrc_qp_connect(mrc_endpoint *endpoint, int64_t now, uint32_t qp, uint32_t peer,
                    const mrc_qp_attributes *remote);
 
-/* Flushes what is pending (MRC_ERROR_FLUSHED) and lets go: the number means nothing to the caller any more,
- * no event names it after those already queued. It goes on answering late packets for config.linger. */
+/* Flushes what is pending (MRC_ERROR_FLUSHED) and lets go: the number means nothing to the caller
+ * any more, no event names it after those already queued. It goes on answering late packets for
+ * config.linger. */
 int mrc_qp_close(mrc_endpoint *endpoint, int64_t now, uint32_t qp);
 
 /* An RDMA write, with or without immediate. */
@@ -358,9 +359,9 @@ typedef struct mrc_slice {
     size_t size;
 } mrc_slice;
 
-/* A frame to send: its bytes are the slices one after another. Slices point into scratch (so the struct
- * must not move) and into the data of posted writes; all are valid until the next call with this
- * endpoint that may complete a write. */
+/* A frame to send: its bytes are the slices one after another. Slices point into scratch (so the
+ * struct must not move) and into the data of posted writes; all are valid until the next call with
+ * this endpoint that may complete a write. */
 typedef struct mrc_frame_out {
     uint32_t plane;
     uint32_t packets;      /* 1..MRC_BURST */

@@ -35,16 +35,17 @@ mrc_engine *mrc_engine_open(const mrc_engine_config *config, int *error);
 /* Ends the thread, closes every socket and frees the engine. Nothing is flushed. */
 void mrc_engine_close(mrc_engine *engine);
 
-/* An eventfd that is readable while mrc_engine_poll() has something to give. Owned by the engine. */
+/* An eventfd, readable while mrc_engine_poll() has something to give. Owned by the engine. */
 int mrc_engine_fd(const mrc_engine *engine);
 
 /* Whether this process may open AF_PACKET sockets: 0, or the errno (EPERM: CAP_NET_RAW lacks). */
 int mrc_engine_probe_capability(void);
 
 /* Adds interface `name` as plane number `plane`, with `address` of it (version 0: any that it has
- * of scope global, else link-local, IPv6 first). The interface need not exist or be up now: it is followed by
- * netlink for the engine's life, through address and MTU changes, deletion and creation under the same name.
- * MRC_ERROR_ARGUMENT: plane in use or name too long; MRC_ERROR_SYSTEM: see mrc_engine_errno(). */
+ * of scope global, else link-local, IPv6 first). The interface need not exist or be up now: it is
+ * followed by netlink for the engine's life, through address and MTU changes, deletion and creation
+ * under the same name. MRC_ERROR_ARGUMENT: plane in use or name too long; MRC_ERROR_SYSTEM: see
+ * mrc_engine_errno(). */
 int mrc_engine_add_plane(mrc_engine *engine, uint32_t plane, const char *name,
                          const mrc_address *address);
 
@@ -68,8 +69,8 @@ int mrc_engine_get_plane(mrc_engine *engine, uint32_t plane, mrc_engine_plane *o
 /* errno of the last MRC_ERROR_SYSTEM. */
 int mrc_engine_errno(const mrc_engine *engine);
 
-/* mrc_peer_add with the next hop of each plane, whose neighbour entry the engine follows: the peer's own
- * address when on link, else the gateway's (version 0: the plane is not paired). */
+/* mrc_peer_add with the next hop of each plane, whose neighbour entry the engine follows: the
+ * peer's own address when on link, else the gateway's (version 0: the plane is not paired). */
 int mrc_engine_peer_add(mrc_engine *engine, const mrc_peer_setup *setup,
                         const mrc_address next_hops[MRC_PLANES]);
 int mrc_engine_peer_set_address(mrc_engine *engine, uint32_t peer, uint32_t plane,
@@ -77,7 +78,8 @@ int mrc_engine_peer_set_address(mrc_engine *engine, uint32_t peer, uint32_t plan
 int mrc_engine_peer_fail(mrc_engine *engine, uint32_t peer, int status);
 int mrc_engine_peer_check(mrc_engine *engine, uint32_t peer);
 int mrc_engine_peer_remove(mrc_engine *engine, uint32_t peer);
-int mrc_engine_peer_stats(mrc_engine *engine, uint32_t peer, uint32_t plane, mrc_plane_stats *stats);
+int mrc_engine_peer_stats(mrc_engine *engine, uint32_t peer, uint32_t plane,
+                          mrc_plane_stats *stats);
 
 int mrc_engine_register(mrc_engine *engine, const mrc_region *region);
 int mrc_engine_deregister(mrc_engine *engine, uint32_t key);
@@ -102,16 +104,17 @@ typedef struct mrc_submission {
     mrc_write write;
 } mrc_submission;
 
-/* Hands over a work request; sends what may go at once when the thread is not busy. Requests take effect in
- * order. A write that the core refuses completes with its status in an MRC_EVENT_WRITE; one for which the core has no slot
- * waits in the ring. MRC_ERROR_FULL: the ring is full. */
+/* Hands over a work request; sends what may go at once when the thread is not busy. Requests take
+ * effect in order. A write that the core refuses completes with its status in an MRC_EVENT_WRITE;
+ * one for which the core has no slot waits in the ring. MRC_ERROR_FULL: the ring is full. */
 int mrc_engine_submit(mrc_engine *engine, const mrc_submission *submission);
 
 /* Takes up to `room` events; returns how many. Fewer than `room`: the eventfd is cleared. */
 int mrc_engine_poll(mrc_engine *engine, mrc_event *events, uint32_t room);
 
-/* Unthreaded engines: works until an event can be polled or `timeout` ns have passed (0: once; negative: for
- * ever, but it returns early when a signal comes). Sleeps rather than spins beyond config.spin. Returns 0, or MRC_ERROR_STATE for a threaded engine. */
+/* Unthreaded engines: works until an event can be polled or `timeout` ns have passed (0: once;
+ * negative: for ever, but it returns early when a signal comes). Sleeps rather than spins beyond
+ * config.spin. Returns 0, or MRC_ERROR_STATE for a threaded engine. */
 int mrc_engine_run(mrc_engine *engine, int64_t timeout);
 
 /* After fork() in the child: closes the descriptors and frees nothing that the parent uses. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A seeded generator: all randomness of the core comes from here.
  *
- * xorshift64* behind a SplitMix64 seed. Not for secrets: keys are drawn by the caller. One generator for each
- * purpose, so that one more draw in one place does not shuffle all others.
+ * xorshift64* behind a SplitMix64 seed. Not for secrets: keys are drawn by the caller. One
+ * generator for each purpose, so that one more draw in one place does not shuffle all others.
  */
 #ifndef PRNG_H
 #define PRNG_H
