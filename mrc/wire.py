@@ -28,7 +28,7 @@ import ipaddress
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, TypedDict
 
-from mrc._native import ffi, lib
+from mrc._core import ffi, lib
 from mrc.errors import ProtocolError
 
 __all__ = ["Packet", "decode", "encode"]
