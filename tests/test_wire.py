@@ -114,7 +114,7 @@ def mappings(draw: st.DrawFn) -> dict[str, Any]:
     """Any packet that MRC can say."""
     name = draw(st.sampled_from(list(OPCODES)))
     version = draw(st.sampled_from((4, 6)))
-    addresses = st.ip_addresses(v=version).map(str)
+    addresses = (st.ip_addresses(v=4) if version == 4 else st.ip_addresses(v=6)).map(str)
     is_write = name in WRITES
     ts = draw(integers(1)) if is_write else 0
     widths = widths_of(name, ts=ts == 1)
