@@ -10,12 +10,12 @@ PYTEST := $(RUN) -m pytest
 PACKAGES := python3-venv python3-dev gcc libc6-dev iproute2 nftables ethtool
 # What `dpkg-query` says of a package that is there.
 INSTALLED = dpkg-query -W -f '$${Status}\n' $(1) 2>/dev/null | grep -c '^install ok installed'
-# Debian packages that are not there: installed by root, else asked for.
+# Debian packages that are not there: installed by root, else named; they may be there otherwise.
 define APT
 @if command -v dpkg-query >/dev/null && [ "$$($(call INSTALLED,$(1)))" != $(words $(1)) ]; then \
   if [ "$$(id -u)" = 0 ]; then \
     apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y $(1); \
-  else echo "as root, first: apt-get install $(1)" >&2; exit 1; fi; \
+  else echo "if what follows fails, as root: apt-get install $(1)" >&2; fi; \
 fi
 endef
 
@@ -31,8 +31,7 @@ help:  ## these lines
 
 .venv/stamp: pyproject.toml .venv/system
 	$(PYTHON) -m venv .venv
-	$(RUN) -m pip install -q --disable-pip-version-check 'setuptools>=77,<85' 'cffi>=1.17'
-	$(RUN) -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
+	$(RUN) -m pip install -q --disable-pip-version-check -e '.[test]'
 	@touch $@
 
 build/stamp: .venv/stamp tools/backend.py $(wildcard csrc/*.[ch])
