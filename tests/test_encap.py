@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import random
+import struct
 from typing import Any
 
 import pytest
@@ -81,10 +82,10 @@ class Found:
     """What encap_get says of a frame; `payload` is what it takes for transport packets."""
 
     def __init__(self, data: bytes, *, ip: bool = False) -> None:
-        buffer = ffi.new("uint8_t[]", data)
+        self.data = ffi.new("uint8_t[]", data)  # the pointers of encap lead into it
         self.encap = ffi.new("struct encap *")
         read = lib.encap_get_ip if ip else lib.encap_get
-        self.error = read(buffer, len(data), self.encap)
+        self.error = read(self.data, len(data), self.encap)
         if self.error == lib.ENCAP_OK:
             self.payload = bytes(ffi.buffer(self.encap.segments, self.encap.segments_size))
             self.source = text_of(self.encap.source)
@@ -145,6 +146,17 @@ def test_scapy_reads_what_was_written(version: int) -> None:
         assert ip.fl == 0xABCD
     assert (ip.payload.sport, ip.payload.dport, ip.payload.len) == (0x1234, 4791, 108)
     assert ip.payload.chksum == 0
+
+
+def test_the_ipv4_checksum_is_right_for_every_carry() -> None:
+    """RFC 1071: the words of a header with its checksum add up to a multiple of 65535."""
+    flow = flow_between(*ADDRESSES[4])
+    out = ffi.new("uint8_t[]", lib.ENCAP_SIZE_MAX)
+    for word in range(1 << 16):
+        flow.destination.bytes[2:4] = [word >> 8, word & 0xFF]
+        lib.encap_put(flow, 1, 4, 2, 100, 1, out)
+        header = bytes(out[ETHERNET : ETHERNET + 20])
+        assert sum(struct.unpack("!10H", header)) % 0xFFFF == 0, word
 
 
 @both_versions
