@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The way in: frame -> packets -> the queue pair or endpoint operation that each belongs to.
+ *
+ * Cheap checks come first, and nothing is trusted before the ICRC was found right; a packet of a
+ * queue pair must also come from an address of its peer. Every drop has its counter.
+ */
+#include <string.h>
+
+#include "endpoint.h"
+
+#define MS ((int64_t)1000000)
+#define REPEAT_INTERVAL (10 * MS) /* between answers of a lingering queue pair [choice] */
+#define SILENCE_NOTED (20 * MS)   /* after which the peer's return is news [choice] */
+
+static bool is_trim_mark(const struct mrc_endpoint *endpoint, uint8_t dscp) {
+    return dscp == endpoint->config.dscp_trimmed || dscp == endpoint->config.dscp_trimmed_lasthop;
+}
+
+static void nack(struct mrc_endpoint *endpoint, struct qp *qp, const struct cause *cause,
+                 uint8_t reason) {
+    struct control control = {
+        .kind = CONTROL_NACK, .qp = qp->number, .cause = *cause, .reason = reason};
+
+    qp->responder.nacks_sent++;
+    endpoint_control(endpoint, &control);
+}
+
+/* ---- Packets of a queue pair ---- */
+
+/* The peer is alive; after a silence its queue pairs do not wait for their timers. */
+static void note_heard(struct mrc_endpoint *endpoint, int64_t now, struct peer_entry *entry) {
+    int64_t silence = now - entry->peer.heard;
+
+    entry->peer.heard = now;
+    entry->peer.asked = 0;
+    if (silence < SILENCE_NOTED)
+        return;
+    for (struct qp *qp = entry->qps; qp != NULL; qp = qp->same_peer) {
+        if (qp->state != MRC_QP_RTS || qp->is_closed)
+            continue;
+        requestor_on_peer_heard(&qp->requestor, now);
+        endpoint_wake_qp(endpoint, qp);
+        endpoint_settle_qp(endpoint, now, qp);
+    }
+}
+
+static void on_trimmed(struct mrc_endpoint *endpoint, struct qp *qp, const struct cause *cause,
+                       uint8_t dscp) {
+    if (!qp->local.trim_nack || !responder_needs(&qp->responder, cause->psn))
+        return;
+    nack(endpoint, qp, cause,
+         dscp == endpoint->config.dscp_trimmed ? WIRE_NACK_TRIMMED : WIRE_NACK_TRIMMED_LASTHOP);
+}
+
+static void on_data(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
+                    const struct packet *packet, const struct cause *cause,
+                    const struct arrival *arrival) {
+    struct peer_plane *plane = &qp->peer->plane[arrival->plane];
+    uint64_t before = qp->responder.bytes_received;
+    uint8_t reason = 0;
+
+    switch (responder_on_data(&qp->responder, now, packet, cause, arrival->nominal, &reason)) {
+    case RESPONDER_PLACED:
+        plane->stats.bytes_received += qp->responder.bytes_received - before;
+        break;
+    case RESPONDER_DUPLICATE:
+        break;
+    case RESPONDER_DROPPED:
+        endpoint->counters.drop_psn++;
+        return;
+    case RESPONDER_NACK:
+        nack(endpoint, qp, cause, reason);
+        return;
+    case RESPONDER_FAILED:
+        endpoint->counters.remote_access += qp->responder.error == MRC_ERROR_REMOTE_ACCESS;
+        if (reason != 0)
+            nack(endpoint, qp, cause, reason);
+        return;
+    }
+    plane->stats.packets_received++;
+    qp->peer->received = now;
+    qp_queue_push(&endpoint->touched, QUEUE_TOUCHED, qp);
+    if (arrival->is_marked) {
+        struct control control = {.kind = CONTROL_MARK, .qp = qp->number, .cause = *cause};
+
+        endpoint_control(endpoint, &control);
+    }
+}
+
+/* A queue pair in ERROR, or closed, repeats what it last said; what is new it refuses. */
+static void linger(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
+                   const struct packet *packet, const struct cause *cause) {
+    bool is_asking = wire_is_write(packet->opcode) || packet->opcode == WIRE_PROBE;
+
+    endpoint->counters.drop_state++;
+    if (qp->peer == NULL || !is_asking || now - qp->repeated < REPEAT_INTERVAL)
+        return;
+    qp->repeated = now;
+    responder_repeat(&qp->responder);
+    if (packet->opcode == WIRE_PROBE)
+        responder_on_probe(&qp->responder, packet, cause);
+    else if (qp->state == MRC_QP_RTS && responder_needs(&qp->responder, packet->psn))
+        nack(endpoint, qp, cause, WIRE_NACK_UNEXP_EVENT);
+}
+
+static void on_qp_packet(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
+                         const struct packet *packet, const struct arrival *arrival) {
+    struct cause cause = {.plane = arrival->plane,
+                          .ev = arrival->ev,
+                          .psn = packet->psn,
+                          .timestamp = packet->tx_timestamp};
+    bool makes_sense = true;
+
+    if (qp->state != MRC_QP_RTS || qp->is_closed) {
+        linger(endpoint, now, qp, packet, &cause);
+        endpoint_settle_qp(endpoint, now, qp);
+        return;
+    }
+    note_heard(endpoint, now, endpoint_entry(endpoint, qp->peer));
+    switch (packet->opcode) {
+    case WIRE_SACK:
+        makes_sense = requestor_on_sack(&qp->requestor, now, packet);
+        break;
+    case WIRE_NACK:
+        makes_sense = requestor_on_nack(&qp->requestor, now, packet);
+        break;
+    case WIRE_ACK:
+        makes_sense = requestor_on_ack(&qp->requestor, now, packet);
+        break;
+    case WIRE_PROBE:
+        cause.psn = qp->responder.window.cack;
+        responder_on_probe(&qp->responder, packet, &cause);
+        break;
+    default:
+        on_data(endpoint, now, qp, packet, &cause, arrival);
+        break;
+    }
+    endpoint->counters.drop_stale += !makes_sense;
+    endpoint_settle_qp(endpoint, now, qp);
+    if (packet->opcode == WIRE_SACK || packet->opcode == WIRE_NACK || packet->opcode == WIRE_ACK) {
+        endpoint_wake_qp(endpoint, qp);
+        endpoint_settle_peer(endpoint, now, endpoint_entry(endpoint, qp->peer));
+    }
+}
+
+static bool is_from_peer(const struct qp *qp, const struct arrival *arrival) {
+    const mrc_address *likely = &qp->peer->setup.addresses[arrival->plane];
+
+    if (memcmp(likely, &arrival->source, sizeof *likely) == 0)
+        return true;
+    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+        if (memcmp(&qp->peer->setup.addresses[i], &arrival->source, sizeof *likely) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* ---- Packets ---- */
+
+static void on_packet(struct mrc_endpoint *endpoint, int64_t now, const struct packet *packet,
+                      const struct arrival *arrival, bool is_trimmed, uint8_t dscp) {
+    struct qp *qp;
+
+    if (packet->opcode == WIRE_ENDPOINT_REQUEST || packet->opcode == WIRE_ENDPOINT_RESPONSE) {
+        if (packet->dest_qp != WIRE_QP_ENDPOINT)
+            endpoint->counters.drop_unknown_qp++;
+        else if (packet->opcode == WIRE_ENDPOINT_REQUEST)
+            endpoint_on_request(endpoint, now, packet, arrival);
+        else
+            endpoint_on_response(endpoint, now, packet, arrival);
+        return;
+    }
+    qp = endpoint_find_qp(endpoint, packet->dest_qp);
+    if (qp == NULL) {
+        endpoint->counters.drop_unknown_qp++;
+    } else if (qp->peer == NULL) {
+        endpoint->counters.drop_state++;
+    } else if (!is_from_peer(qp, arrival)) {
+        endpoint->counters.drop_source++;
+    } else if (is_trimmed) {
+        struct cause cause = {.plane = arrival->plane,
+                              .ev = arrival->ev,
+                              .psn = packet->psn,
+                              .timestamp = packet->tx_timestamp};
+
+        if (qp->state == MRC_QP_RTS && !qp->is_closed)
+            on_trimmed(endpoint, qp, &cause, dscp);
+    } else {
+        on_qp_packet(endpoint, now, qp, packet, arrival);
+    }
+}
+
+static bool count_error(struct mrc_endpoint *endpoint, enum wire_error error) {
+    switch (error) {
+    case WIRE_OK:
+        return false;
+    case WIRE_ERROR_OPCODE:
+    case WIRE_ERROR_FIELD:
+        endpoint->counters.drop_opcode++;
+        break;
+    case WIRE_ERROR_SHORT:
+    case WIRE_ERROR_LONG:
+        endpoint->counters.drop_short++;
+        break;
+    }
+    return true;
+}
+
+static bool icrc_is_right(const struct mrc_endpoint *endpoint, const struct encap *encap,
+                          uint32_t index, const uint8_t *data, size_t size) {
+    uint32_t state = encap_icrc_start(&endpoint->icrc, encap->ip, index, size);
+
+    state = icrc_bth(&endpoint->icrc, state, data);
+    state = endpoint->icrc.update(state, data + WIRE_BTH_SIZE,
+                                  size - WIRE_BTH_SIZE - WIRE_ICRC_SIZE);
+    return ~state == icrc_load(data + size - WIRE_ICRC_SIZE);
+}
+
+static void on_segment(struct mrc_endpoint *endpoint, int64_t now, const struct encap *encap,
+                       const struct arrival *arrival, uint32_t index, const uint8_t *data,
+                       size_t size) {
+    bool is_trimmed = is_trim_mark(endpoint, encap->dscp);
+    struct arrival here = *arrival;
+    struct packet packet;
+
+    endpoint->counters.packets_received++;
+    if (encap->cut && !is_trimmed) {
+        endpoint->counters.drop_short++;
+        return;
+    }
+    if (count_error(endpoint, wire_get(data, size, is_trimmed, &packet)))
+        return;
+    if (!is_trimmed && !icrc_is_right(endpoint, encap, index, data, size)) {
+        endpoint->counters.drop_icrc++;
+        return;
+    }
+    here.nominal = (uint32_t)size + ENCAP_UDP_SIZE + 40;
+    on_packet(endpoint, now, &packet, &here, is_trimmed, encap->dscp);
+}
+
+void mrc_endpoint_receive(mrc_endpoint *endpoint, int64_t now, const mrc_frame_in *frame) {
+    struct encap encap;
+    struct arrival arrival;
+    size_t left;
+    const uint8_t *at;
+
+    endpoint->counters.frames_received++;
+    if (frame->plane >= MRC_PLANES || !endpoint->planes[frame->plane].is_present) {
+        endpoint->counters.drop_plane++;
+        return;
+    }
+    switch (encap_get(frame->data, frame->size, &encap)) {
+    case ENCAP_OK:
+        break;
+    case ENCAP_ERROR_SHORT:
+        endpoint->counters.drop_short++;
+        return;
+    case ENCAP_ERROR_PROTOCOL:
+    case ENCAP_ERROR_LENGTH:
+        endpoint->counters.drop_protocol++;
+        return;
+    }
+    if (encap.udp_port != endpoint->config.udp_port) {
+        endpoint->counters.drop_port++;
+        return;
+    }
+    arrival.plane = frame->plane;
+    arrival.ev = encap.ev;
+    arrival.is_marked = encap.ecn == ENCAP_ECN_CE;
+    arrival.nominal = 0;
+    memset(&arrival.source, 0, sizeof arrival.source);
+    arrival.source.version = encap.source.version;
+    memcpy(arrival.source.bytes, encap.source.bytes, sizeof arrival.source.bytes);
+    memcpy(arrival.source_mac, encap.source_mac, sizeof arrival.source_mac);
+    left = encap.segments_size;
+    at = encap.segments;
+    for (uint32_t index = 0; left > 0; index++) {
+        size_t size = frame->segment_size != 0 && frame->segment_size < left ? frame->segment_size
+                                                                            : left;
+
+        on_segment(endpoint, now, &encap, &arrival, index, at, size);
+        at += size;
+        left -= size;
+    }
+}
+
+void mrc_endpoint_drained(mrc_endpoint *endpoint, int64_t now) {
+    struct qp *qp;
+
+    while ((qp = qp_queue_pop(&endpoint->touched, QUEUE_TOUCHED)) != NULL) {
+        responder_report(&qp->responder);
+        endpoint_settle_qp(endpoint, now, qp);
+    }
+}

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The way out: what is to be said next -> one frame.
+ *
+ * Control packets first, then answers, probes, retransmissions and data. A frame is a list of
+ * slices: headers and trailers in the frame's own scratch, payload where the application has it.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "endpoint.h"
+
+enum { PADDING_MAX = 9216 }; /* of a full-size probe */
+
+/* Zero bytes behind an Endpoint Request. */
+static const uint8_t padding[PADDING_MAX];
+
+/* Where a frame goes and how. */
+struct route {
+    struct flow flow;
+    uint32_t plane;
+    uint32_t ev;
+    uint8_t dscp;
+    uint8_t ecn;
+};
+
+/* ---- Frames ---- */
+
+static void copy_address(struct address *to, const mrc_address *from) {
+    to->version = from->version;
+    memcpy(to->bytes, from->bytes, sizeof to->bytes);
+}
+
+/* False: the plane cannot be used for this now. */
+static bool route_to(const struct mrc_endpoint *endpoint, uint32_t plane,
+                     const mrc_address *destination, const uint8_t *mac, struct route *route) {
+    const mrc_plane *info = &endpoint->planes[plane].info;
+
+    if (!endpoint->planes[plane].is_present || info->address.version == 0 ||
+        info->address.version != destination->version)
+        return false;
+    route->plane = plane;
+    copy_address(&route->flow.source, &info->address);
+    copy_address(&route->flow.destination, destination);
+    memcpy(route->flow.source_mac, info->mac, sizeof info->mac);
+    memcpy(route->flow.destination_mac, mac, sizeof info->mac);
+    route->flow.udp_port = endpoint->config.udp_port;
+    return true;
+}
+
+static bool route_to_peer(const struct mrc_endpoint *endpoint, const struct peer *peer,
+                          uint32_t plane, struct route *route) {
+    return peer->plane[plane].has_mac && route_to(endpoint, plane, &peer->setup.addresses[plane],
+                                                  peer->plane[plane].mac, route);
+}
+
+/* The slices of a frame while it is written. */
+struct writer {
+    mrc_frame_out *frame;
+    uint32_t used;  /* of scratch */
+    uint32_t start; /* of the slice being written */
+};
+
+static void close_slice(struct writer *writer) {
+    mrc_frame_out *frame = writer->frame;
+
+    if (writer->used == writer->start)
+        return;
+    assert(frame->slice_count < MRC_FRAME_SLICES);
+    frame->slices[frame->slice_count++] =
+        (mrc_slice){frame->scratch + writer->start, writer->used - writer->start};
+    writer->start = writer->used;
+}
+
+static uint32_t transport_size(const struct packet *packet) {
+    return (uint32_t)wire_headers_size(packet->opcode, packet->ts) + packet->payload_size +
+           wire_pad(packet->payload_size) + WIRE_ICRC_SIZE;
+}
+
+/* Appends one transport packet, with its ICRC as if the frame had been cut already. */
+static void put_packet(const struct mrc_endpoint *endpoint, struct writer *writer,
+                       const struct packet *packet, uint32_t index) {
+    mrc_frame_out *frame = writer->frame;
+    const uint8_t *ip = frame->scratch + ENCAP_ETHERNET_SIZE;
+    uint8_t *bth = frame->scratch + writer->used;
+    uint32_t pad = wire_pad(packet->payload_size);
+    uint32_t size = (uint32_t)wire_put(packet, bth);
+    uint32_t state = encap_icrc_start(&endpoint->icrc, ip, index, transport_size(packet));
+
+    writer->used += size;
+    state = icrc_bth(&endpoint->icrc, state, bth);
+    state = endpoint->icrc.update(state, bth + WIRE_BTH_SIZE, size - WIRE_BTH_SIZE);
+    if (packet->payload_size > 0) {
+        state = endpoint->icrc.update(state, packet->payload, packet->payload_size);
+        close_slice(writer);
+        assert(frame->slice_count < MRC_FRAME_SLICES);
+        frame->slices[frame->slice_count++] = (mrc_slice){packet->payload, packet->payload_size};
+    }
+    memset(frame->scratch + writer->used, 0, pad);
+    state = endpoint->icrc.update(state, frame->scratch + writer->used, pad);
+    writer->used += pad;
+    icrc_store(state, frame->scratch + writer->used);
+    writer->used += WIRE_ICRC_SIZE;
+}
+
+static void put_frame(struct mrc_endpoint *endpoint, const struct route *route,
+                      const struct packet *packets, uint32_t count, mrc_frame_out *frame) {
+    struct writer writer = {.frame = frame};
+    size_t total = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        total += transport_size(&packets[i]);
+    frame->plane = route->plane;
+    frame->packets = count;
+    frame->segment_size = transport_size(&packets[0]);
+    frame->slice_count = 0;
+    frame->ip_version = route->flow.source.version;
+    writer.used = (uint32_t)encap_put(&route->flow, route->ev, route->dscp, route->ecn, total,
+                                      count, frame->scratch);
+    frame->header_size = writer.used;
+    frame->size = frame->header_size + (uint32_t)total;
+    for (uint32_t i = 0; i < count; i++)
+        put_packet(endpoint, &writer, &packets[i], i);
+    close_slice(&writer);
+    assert(writer.used <= MRC_FRAME_SCRATCH);
+    endpoint->counters.frames_sent++;
+    endpoint->counters.packets_sent += count;
+}
+
+/* ---- Answers and endpoint operations ---- */
+
+/* Answers take a way known to work, else the one that the question came by. */
+static bool put_answer(struct mrc_endpoint *endpoint, struct peer *peer, const struct cause *cause,
+                       const struct packet *packet, mrc_frame_out *frame) {
+    struct route route = {.ev = cause->ev, .dscp = endpoint->config.dscp_control};
+    uint32_t plane = cause->plane;
+
+    peer_reply_path(peer, &plane, &route.ev);
+    if (!route_to_peer(endpoint, peer, plane, &route)) {
+        endpoint->counters.controls_full++;
+        return false;
+    }
+    put_frame(endpoint, &route, packet, 1, frame);
+    return true;
+}
+
+static bool put_nack(struct mrc_endpoint *endpoint, const struct control *control,
+                     mrc_frame_out *frame) {
+    struct qp *qp = endpoint_find_qp(endpoint, control->qp);
+    struct packet packet = {
+        .opcode = WIRE_NACK,
+        .psn = control->cause.psn,
+        .nack_psn = control->cause.psn,
+        .reason = control->reason,
+        .entropy = control->cause.ev,
+        .tx_timestamp = control->cause.timestamp,
+        .cc_type = 2, /* wire.md, NETH 16 */
+    };
+
+    if (qp == NULL || qp->peer == NULL)
+        return false;
+    packet.dest_qp = qp->remote.number;
+    packet.spdcid = (uint16_t)qp->number;
+    packet.dpdcid = (uint16_t)qp->remote.number;
+    return put_answer(endpoint, qp->peer, &control->cause, &packet, frame);
+}
+
+static bool put_mark(struct mrc_endpoint *endpoint, const struct control *control,
+                     mrc_frame_out *frame) {
+    struct qp *qp = endpoint_find_qp(endpoint, control->qp);
+    struct packet packet;
+
+    if (qp == NULL || qp->peer == NULL)
+        return false;
+    responder_mark(&qp->responder, &control->cause, &packet);
+    return put_answer(endpoint, qp->peer, &control->cause, &packet, frame);
+}
+
+static bool put_operation(struct mrc_endpoint *endpoint, const struct control *control,
+                          mrc_frame_out *frame) {
+    bool is_request = control->kind == CONTROL_REQUEST;
+    struct route route = {
+        .ev = control->cause.ev,
+        .dscp = is_request ? control->dscp : endpoint->config.dscp_control,
+        .ecn = is_request ? ENCAP_ECN_ECT0 : ENCAP_ECN_NONE,
+    };
+    struct packet packet = {
+        .opcode = is_request ? WIRE_ENDPOINT_REQUEST : WIRE_ENDPOINT_RESPONSE,
+        .dest_qp = WIRE_QP_ENDPOINT,
+        .psn = control->id,
+        .op = control->op,
+        .tx_timestamp = control->cause.timestamp,
+        .port_status_mask = control->mask,
+        .ftype = 1,
+    };
+    struct packet packets[2];
+    uint32_t fixed;
+
+    if (!route_to(endpoint, control->cause.plane, &control->destination, control->destination_mac,
+                  &route))
+        return false;
+    fixed = (uint32_t)wire_headers_size(packet.opcode, false) + WIRE_ICRC_SIZE + ENCAP_UDP_SIZE +
+            (control->destination.version == 4 ? ENCAP_IPV4_SIZE : ENCAP_IPV6_SIZE);
+    if (control->size > fixed) {
+        packet.payload_size = (control->size - fixed) & ~3u;
+        if (packet.payload_size > PADDING_MAX)
+            packet.payload_size = PADDING_MAX;
+        packet.payload = padding;
+    }
+    packets[0] = packet;
+    packets[1] = packet;
+    put_frame(endpoint, &route, packets, is_request ? control->count : 1, frame);
+    return true;
+}
+
+static bool take_control(struct mrc_endpoint *endpoint, mrc_frame_out *frame) {
+    while (endpoint->control_count > 0) {
+        const struct control *control = &endpoint->controls[endpoint->control_head];
+        bool is_done = false;
+
+        endpoint->control_head = (endpoint->control_head + 1) % endpoint->config.max_controls;
+        endpoint->control_count--;
+        switch (control->kind) {
+        case CONTROL_NACK:
+            is_done = put_nack(endpoint, control, frame);
+            break;
+        case CONTROL_MARK:
+            is_done = put_mark(endpoint, control, frame);
+            break;
+        case CONTROL_RESPONSE:
+        case CONTROL_REQUEST:
+            is_done = put_operation(endpoint, control, frame);
+            break;
+        }
+        if (is_done)
+            return true;
+    }
+    return false;
+}
+
+static bool take_answer(struct mrc_endpoint *endpoint, mrc_frame_out *frame) {
+    struct qp *qp;
+
+    while ((qp = qp_queue_pop(&endpoint->answering, QUEUE_ANSWERING)) != NULL) {
+        struct packet packet;
+        struct cause cause;
+
+        while (responder_next(&qp->responder, &packet, &cause)) {
+            if (!put_answer(endpoint, qp->peer, &cause, &packet, frame))
+                continue;
+            if (responder_is_due(&qp->responder))
+                qp_queue_push(&endpoint->answering, QUEUE_ANSWERING, qp);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- Data ---- */
+
+static void put_burst(struct mrc_endpoint *endpoint, const struct qp *qp,
+                      const struct burst *burst, mrc_frame_out *frame) {
+    const mrc_config *config = &endpoint->config;
+    bool is_trimmable = config->trimming && qp->remote.trim_nack;
+    struct route route = {.ev = burst->ev, .ecn = ENCAP_ECN_ECT0};
+    bool has_route = route_to_peer(endpoint, qp->peer, burst->plane, &route);
+
+    assert(has_route); /* a plane that is up has both addresses and a neighbour */
+    (void)has_route;
+    route.dscp = !is_trimmable            ? config->dscp_no_trim
+                 : burst->is_retransmission ? config->dscp_trimmable_retx
+                                            : config->dscp_trimmable;
+    put_frame(endpoint, &route, burst->packets, burst->count, frame);
+}
+
+static bool take_data(struct mrc_endpoint *endpoint, int64_t now, struct peer_entry *entry,
+                      mrc_frame_out *frame) {
+    struct qp *qp;
+
+    while ((qp = qp_queue_pop(&entry->ready, QUEUE_READY)) != NULL) {
+        enum requestor_state state;
+
+        if (qp->state != MRC_QP_RTS || qp->is_closed)
+            continue;
+        state = requestor_next(&qp->requestor, now, &endpoint->burst);
+        endpoint_settle_qp(endpoint, now, qp);
+        if (state == REQUESTOR_SENT) {
+            put_burst(endpoint, qp, &endpoint->burst, frame);
+            qp_queue_push(&entry->ready, QUEUE_READY, qp);
+            return true;
+        }
+        if (state == REQUESTOR_BLOCKED) {
+            /* The peer has no room for the others either; what makes some wakes it. */
+            qp_queue_push(&entry->ready, QUEUE_READY, qp);
+            return false;
+        }
+    }
+    return false;
+}
+
+static void take_probes(struct mrc_endpoint *endpoint, int64_t now, struct peer_entry *entry) {
+    struct peer_probe probe;
+
+    while (entry->is_probing && peer_take_probe(&entry->peer, &probe))
+        endpoint_send_peer_probe(endpoint, now, entry, &probe);
+    entry->is_probing = false;
+}
+
+/* Peers take turns, frame by frame. */
+static bool take_peer(struct mrc_endpoint *endpoint, int64_t now, mrc_frame_out *frame) {
+    while (endpoint->ready_head != NULL) {
+        struct peer_entry *entry = endpoint->ready_head;
+
+        endpoint->ready_head = entry->next;
+        entry->is_queued = false;
+        if (entry->is_probing) {
+            take_probes(endpoint, now, entry);
+            endpoint_wake_peer(endpoint, entry);
+            if (take_control(endpoint, frame))
+                return true;
+            continue;
+        }
+        if (take_data(endpoint, now, entry, frame)) {
+            endpoint_wake_peer(endpoint, entry);
+            return true;
+        }
+    }
+    return false;
+}
+
+bool mrc_endpoint_transmit(mrc_endpoint *endpoint, int64_t now, mrc_frame_out *frame) {
+    return take_control(endpoint, frame) || take_answer(endpoint, frame) ||
+           take_peer(endpoint, now, frame);
+}

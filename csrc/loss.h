@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What was sent when on which path, and what of it is lost.
+ *
+ * A record for each PSN from the lowest one not acknowledged to the last one sent, kept in chunks
+ * of 64 PSN-aligned records from a pool of the endpoint. Each PSN has at most one attempt
+ * outstanding. Verdicts come chunk by chunk as bit masks. Knows nothing of messages, congestion or
+ * EV states; of an EV only that bits 15:12 are the plane.
+ * Source: behaviour.md, Requestor: loss is inferred (a)-(e).
+ */
+#ifndef LOSS_H
+#define LOSS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "pool.h"
+
+enum { LOSS_CHUNKS = 128, LOSS_PLANES = 16 };
+
+/* The last attempt to send one PSN. */
+struct sent {
+    int64_t time;
+    struct write *write; /* whose data it carries */
+    uint32_t ev;
+    uint32_t order;   /* counts attempts of the queue pair; compared as a serial number */
+    uint16_t nominal; /* UDP length + 40 */
+    uint16_t size;    /* payload */
+    uint8_t tries;
+};
+
+/* 64 PSNs from a multiple of 64 on. A PSN that was sent is in exactly one of the three masks. */
+struct sent_chunk {
+    uint64_t outstanding; /* in flight */
+    uint64_t lost;        /* to be sent again */
+    uint64_t arrived;
+    struct sent records[64];
+};
+
+struct loss {
+    uint32_t first; /* lowest PSN not acknowledged cumulatively */
+    uint32_t next;  /* PSN to be sent next */
+    uint32_t order; /* of the next attempt */
+    uint32_t outstanding_count;
+    uint32_t lost_count;
+    struct pool *pool;
+    struct sent_chunk *chunks[LOSS_CHUNKS]; /* by psn / 64 mod LOSS_CHUNKS */
+};
+
+/* What a SACK newly said of the attempts on one plane. */
+struct loss_tally_plane {
+    uint32_t packets;
+    uint64_t payload;    /* bytes that arrived */
+    uint64_t nominal;    /* the same in nominal sizes */
+    uint64_t left;       /* nominal bytes of attempts that are no longer outstanding */
+    int64_t latest_time; /* when the last of them was sent; 0: none was sent only once */
+};
+
+struct loss_tally {
+    uint32_t planes;       /* mask of those below that are set; starts as 0 */
+    int64_t answerable;    /* goes in: attempts after this time cannot have been answered yet */
+    uint32_t spurious;     /* sent again, or about to be, though the first attempt arrived */
+    struct loss_tally_plane plane[LOSS_PLANES];
+};
+
+/* What later arrivals or a probe prove. */
+struct loss_evidence {
+    int64_t reorder_window[LOSS_PLANES]; /* ns by which a packet of that plane may come later */
+    int64_t latest; /* when the last-sent packet that has arrived was sent; 0: not known */
+    bool has_ev;          /* a packet (probe) of this EV and order arrived */
+    uint32_t ev;
+    uint32_t order;
+};
+
+void loss_init(struct loss *loss, uint32_t first, struct pool *pool);
+
+/* Gives every chunk back. */
+void loss_clear(struct loss *loss);
+
+/* Makes room for the record of PSN loss->next; false when the pool is empty. */
+bool loss_prepare(struct loss *loss);
+
+/* The record of a PSN in [first, next). */
+struct sent *loss_record(const struct loss *loss, uint32_t psn);
+
+bool loss_is_outstanding(const struct loss *loss, uint32_t psn);
+bool loss_is_lost(const struct loss *loss, uint32_t psn);
+
+/* A new attempt: for PSN next, which then advances, or for one that is lost. */
+struct sent *loss_on_sent(struct loss *loss, uint32_t psn, int64_t now, uint32_t ev);
+
+/* Everything up to cack, which is in [first - 1, next), has arrived. */
+void loss_on_cumulative(struct loss *loss, uint32_t cack, struct loss_tally *tally);
+
+/* PSNs base + i have arrived, for each set bit; those outside [first, next) are ignored. */
+void loss_on_bitmap(struct loss *loss, uint32_t base, uint64_t bits, struct loss_tally *tally);
+
+/* When the latest of the PSNs base + i that arrived was sent, of those with only one attempt. */
+int64_t loss_latest(const struct loss *loss, uint32_t base, uint64_t bits);
+
+/* Rules (b), (c) and (d) for a stretch of 64: base is a multiple of 64, `arrived` what the SACK
+ * says has arrived, `covered` what it speaks about. Those judged lost become so; returns them. */
+uint64_t loss_judge(struct loss *loss, uint32_t base, uint64_t covered, uint64_t arrived,
+                    const struct loss_evidence *evidence);
+
+/* Rule (a), and any other proof about one outstanding PSN. */
+void loss_on_lost(struct loss *loss, uint32_t psn);
+
+/* Loses all attempts that were sent before `before` on `plane` (LOSS_PLANES: on any), one chunk a
+ * call: *base starts as loss->first and is moved on; *lost are those of PSN *chunk on. False at the
+ * end. */
+bool loss_sweep(struct loss *loss, uint32_t *base, uint32_t plane, int64_t before, uint32_t *chunk,
+                uint64_t *lost);
+
+/* The lowest PSN that is lost, or outstanding; false when there is none. */
+bool loss_first_lost(const struct loss *loss, uint32_t *psn);
+bool loss_first_outstanding(const struct loss *loss, uint32_t *psn);
+
+#endif

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A peer: its paths, one for each plane, how much may be in flight on them, and which one is next.
+ *
+ * Shared by all queue pairs to that peer and owned by the endpoint. Knows nothing of PSNs or
+ * messages.
+ * Sources: behaviour.md, Paths and NSCC; [choice] policy `adaptive` gives each plane an NSCC of
+ * its own, `equal` has one for the peer.
+ */
+#ifndef PEER_H
+#define PEER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "loss.h"
+#include "mrc.h"
+#include "nscc.h"
+#include "path.h"
+#include "prng.h"
+
+enum {
+    PEER_NO_ROOM = -1,  /* a plane is up, but its port is busy or its window full */
+    PEER_NO_PLANE = -2, /* none is up */
+};
+
+/* A local plane, as the endpoint keeps it. */
+struct plane {
+    mrc_plane info;
+    bool is_present;
+    bool is_busy;
+};
+
+/* One plane as a peer uses it. */
+struct peer_plane {
+    struct path path;
+    struct nscc nscc; /* policy adaptive */
+    uint64_t inflight; /* nominal bytes */
+    uint64_t dealt;    /* nominal bytes given to it, for policy equal */
+    bool is_limited;   /* its window held the sender back since the last SACK */
+    uint32_t due;      /* mask of enum peer_probe_kind to send */
+    uint8_t mac[6];
+    bool has_mac;
+    bool is_carrying; /* was up when the owner last looked */
+    mrc_plane_stats stats;
+};
+
+enum peer_probe_kind {
+    PEER_PROBE_SMALL = PATH_PROBE_SMALL,
+    PEER_PROBE_FULL = PATH_PROBE_FULL,
+    PEER_PROBE_BURST = PATH_PROBE_BURST,
+    PEER_PROBE_SECOND, /* a small one on another EV */
+    PEER_PORT_STATUS,  /* Port Status Update */
+    PEER_PROBE_KINDS,
+};
+
+struct peer {
+    const mrc_config *config;
+    const struct plane *planes; /* the endpoint's, MRC_PLANES of them */
+    mrc_peer_setup setup;
+    struct peer_plane plane[MRC_PLANES];
+    struct nscc nscc; /* policy equal */
+    struct prng prng;
+    bool is_used;
+    bool has_nscc;
+    uint32_t number;
+    uint32_t qp_count;
+    uint32_t mtu;        /* largest of its queue pairs; 0: none yet */
+    uint32_t rotation;   /* of picks among equals */
+    uint32_t replies;    /* rotation of control packets */
+    uint32_t reorder_scale; /* 1..16; doubles when a loss was none */
+    int64_t reorder_changed;
+    int64_t added;
+    int64_t heard;       /* when the last packet came from it */
+    uint32_t asked;      /* probes since then */
+    int64_t worked;      /* when it last had something to send, or data came */
+    int64_t received;    /* when data last came */
+    int64_t status_at;   /* when the Port Status Update is repeated; INT64_MAX: not needed */
+    int64_t status_wait;
+};
+
+void peer_init(struct peer *peer, const mrc_config *config, const struct plane *planes,
+               uint32_t number, uint64_t seed, int64_t now, const mrc_peer_setup *setup);
+
+/* A fact about a plane changed: here, the peer's address, or its neighbour's. */
+void peer_on_facts(struct peer *peer, int64_t now, uint32_t plane);
+
+/* Planes whose state or reason changed since the last call, as a mask. A plane that came up starts
+ * with a window of its own. */
+uint32_t peer_take_changes(struct peer *peer, int64_t now);
+
+/* A queue pair with this MTU now belongs to it. */
+void peer_on_qp(struct peer *peer, int64_t now, uint32_t mtu);
+
+/* Bytes of the IP packet that carries `mtu` bytes on this plane. */
+uint32_t peer_packet_size(const struct peer *peer, uint32_t plane, uint32_t mtu);
+
+/* The plane for a packet of `nominal` bytes: another than `avoid` where one is up. Returns its
+ * number, PEER_NO_ROOM or PEER_NO_PLANE. A packet of 0 bytes (a probe) needs no room. */
+int peer_pick(struct peer *peer, uint32_t nominal, uint32_t avoid);
+
+/* Most packets that one frame on this plane may carry now (design.md, Bursts), 1..MRC_BURST. */
+uint32_t peer_burst(const struct peer *peer, uint32_t plane, uint32_t packet_size);
+
+/* Bytes that may be in flight, and are. */
+uint64_t peer_window(const struct peer *peer);
+uint64_t peer_inflight(const struct peer *peer);
+
+/* A frame of data left on a plane. */
+struct peer_sent {
+    uint32_t plane;
+    uint32_t packets;
+    uint64_t payload;
+    uint64_t nominal;
+    bool is_retransmission;
+};
+void peer_on_sent(struct peer *peer, int64_t now, const struct peer_sent *sent);
+
+/* A SACK or Transport ACK with what it newly said. `new_bytes` is rcvd_bytes' difference. */
+struct peer_sack {
+    const struct loss_tally *tally;
+    uint64_t new_bytes;
+    uint32_t plane;    /* of the EV that it names; MRC_PLANES: it names none */
+    int64_t rtt;       /* of the packet that caused it; < 0: ambiguous */
+    bool is_marked;
+    bool restore;
+    uint8_t penalty;
+};
+void peer_on_sack(struct peer *peer, int64_t now, const struct peer_sack *sack);
+
+/* An attempt on a plane was judged lost, or was given up for another reason. */
+void peer_on_lost(struct peer *peer, int64_t now, uint32_t plane, uint64_t nominal);
+void peer_on_left(struct peer *peer, uint32_t plane, uint64_t nominal);
+
+void peer_on_trimmed(struct peer *peer, int64_t now, uint32_t plane, uint32_t nominal);
+
+/* A retransmission turned out to have been needless. */
+void peer_on_spurious(struct peer *peer, int64_t now);
+
+/* How long a packet of each plane may still be under way when a later one has come. */
+void peer_reorder_windows(const struct peer *peer, int64_t now, int64_t windows[MRC_PLANES]);
+
+/* RTT over the planes that are up: its mean, and the time by which an answer should be here. */
+int64_t peer_rtt(const struct peer *peer);
+int64_t peer_answer_time(const struct peer *peer);
+
+/* Plane and EV for a control packet that answers one from (plane, ev). */
+void peer_reply_path(struct peer *peer, uint32_t *plane, uint32_t *ev);
+
+/* The peer says which of its ports are up: bit n is its plane n. */
+void peer_on_port_status(struct peer *peer, int64_t now, uint32_t mask);
+
+/* One of our planes came up or went down: tell the peer until it answers. */
+void peer_on_status_changed(struct peer *peer, int64_t now);
+uint32_t peer_status_mask(const struct peer *peer);
+
+/* Marks what is due for sending and returns whether anything is. */
+bool peer_on_timeout(struct peer *peer, int64_t now);
+int64_t peer_deadline(const struct peer *peer);
+
+/* Probes every plane that can be, now. */
+void peer_check(struct peer *peer, int64_t now);
+
+/* A probe that is due; the caller sends it. */
+struct peer_probe {
+    uint32_t plane;
+    uint32_t ev;
+    enum peer_probe_kind kind;
+    uint32_t size; /* bytes of IP packet; 0: as short as it is */
+};
+bool peer_take_probe(struct peer *peer, struct peer_probe *probe);
+
+#endif
