@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which paths a queue pair uses: its EVs, their states and their rotation, plane by plane.
  *
- * Which plane a packet takes is decided elsewhere; here the next EV of that plane is picked. Owned by the requestor.
- * Knows nothing of time, packets or congestion. EVs of one profile differ in EV[15:0], so that
- * IPv4 feedback names one; [choice] EV[15:12] is the plane. Source: behaviour.md, Paths.
+ * Which plane a packet takes is decided elsewhere; here the next EV of that plane is picked. Owned
+ * by the requestor. Knows nothing of time, packets or congestion. EVs of one profile differ in
+ * EV[15:0], so that IPv4 feedback names one; [choice] EV[15:12] is the plane.
+ * Source: behaviour.md, Paths.
+ *
+ *   GOOD --congested--> SKIP --rotation ends--> GOOD
+ *   GOOD, SKIP --lost, and more than min_active are left--> ASSUMED_BAD, a BACKUP takes its place
+ *   ASSUMED_BAD --revived--> GOOD or SKIP (BACKUP, if its place is taken)
+ *   any --denied--> DENIED, until it is allowed again
  */
 #ifndef EV_PROFILE_H
 #define EV_PROFILE_H
@@ -17,29 +23,47 @@ enum { EV_PLANES = 16, EV_ACTIVE_MAX = 256, EV_BACKUP_MAX = 128 };
 
 enum ev_state { EV_GOOD, EV_SKIP, EV_ASSUMED_BAD, EV_DENIED, EV_BACKUP };
 
+#define EV_NONE UINT32_MAX
+
 static inline uint32_t ev_plane(uint32_t ev) { return (ev >> 12) & 15; }
 
-struct ev_profile; /* fields below are the helper's: value type, no pointers, < 4 KiB */
+/* The EVs of one plane: slots [first, first + active) are in the rotation, `backup` more behind. */
+struct ev_set {
+    uint16_t first;
+    uint16_t active;
+    uint16_t backup;
+    uint16_t cursor; /* next of the rotation */
+    bool is_out;
+};
 
-/* Draws `count` EVs (16..256; equal numbers a plane, rounded down, at least 1) and `backup` more a plane for the planes in
- * `plane_mask` (may be 0). At most EV_BACKUP_MAX backups in all. */
+struct ev_profile {
+    struct prng prng;
+    uint32_t min_active;
+    uint32_t total;
+    uint32_t suspect; /* slot where the next search for suspects starts */
+    struct ev_set sets[EV_PLANES];
+    uint32_t evs[EV_ACTIVE_MAX + EV_BACKUP_MAX];
+    uint8_t states[EV_ACTIVE_MAX + EV_BACKUP_MAX]; /* enum ev_state */
+};
+
+/* Draws `count` EVs (16..256; equal numbers a plane, rounded down, at least 1) and `backup` more a
+ * plane for the planes in `plane_mask`, which may be 0. At most EV_BACKUP_MAX backups in all. */
 void ev_profile_init(struct ev_profile *profile, uint64_t seed, uint32_t plane_mask, uint32_t count,
                      uint32_t backup, uint32_t min_active);
 
 /* The next EV of the plane in its rotation, another than `avoid` where the plane has one (EV_NONE:
- * none to avoid). False when the plane has no EV that may be used (all denied, plane out or unknown). */
-#define EV_NONE UINT32_MAX
+ * none to avoid). False when the plane has no EV that may be used: all denied, out or unknown. */
 bool ev_profile_pick(struct ev_profile *profile, uint32_t plane, uint32_t avoid, uint32_t *ev);
 
-/* What feedback said; true when the state changed. An EV that is not ours changes nothing. Of `ev` only
- * the low 16 bits are compared. */
-bool ev_profile_on_congested(struct ev_profile *profile, uint32_t ev); /* GOOD -> SKIP */
-bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev);      /* -> ASSUMED_BAD */
-bool ev_profile_on_revived(struct ev_profile *profile, uint32_t ev, bool congested);
-bool ev_profile_deny(struct ev_profile *profile, uint32_t ev, bool deny);
+/* What feedback said; true when the state changed. An EV that is not ours changes nothing. Only the
+ * low 16 bits of `ev` are compared. */
+bool ev_profile_on_congested(struct ev_profile *profile, uint32_t ev);
+bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev);
+bool ev_profile_on_revived(struct ev_profile *profile, uint32_t ev, bool is_congested);
+bool ev_profile_deny(struct ev_profile *profile, uint32_t ev, bool is_denied);
 
-/* The plane is out: all its EVs are ASSUMED_BAD and none is picked until ev_profile_plane_back, which makes
- * all of them GOOD but those denied. */
+/* The plane is out: all its EVs are ASSUMED_BAD and none is picked until ev_profile_plane_back,
+ * which makes all of them GOOD but those denied. */
 void ev_profile_plane_out(struct ev_profile *profile, uint32_t plane);
 void ev_profile_plane_back(struct ev_profile *profile, uint32_t plane);
 

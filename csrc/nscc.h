@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How much may be in flight: the NSCC congestion controller.
  *
- * Knows bytes and time; nothing of packets, paths or queue pairs. The owner counts `inflight` itself and gives
- * it with each event. Integers only. Source: behaviour.md, Congestion control: NSCC.
+ * Knows bytes and time; nothing of packets, paths or queue pairs. The owner counts `inflight` itself
+ * and gives it with each event. Integers only; gains are fixed-point with 10 bits of fraction.
+ * Source: behaviour.md, Congestion control: NSCC.
  */
 #ifndef NSCC_H
 #define NSCC_H
@@ -19,13 +20,32 @@ struct nscc_config {
     uint64_t window_floor;      /* least max_wnd, bytes */
 };
 
-struct nscc; /* fields below are the helper's */
+struct nscc {
+    struct nscc_config config;
+    uint64_t cwnd;
+    uint64_t max_wnd;
+    int64_t base_rtt;
+    int64_t target;     /* target_qdelay */
+    uint64_t gain;      /* scaling_a, 10 bits of fraction */
+    int64_t delay;      /* average queueing delay */
+    uint64_t increase;  /* bytes^2 / 2^10, to be divided by cwnd */
+    uint64_t received;  /* since the last adjustment */
+    int64_t adjusted;   /* when it was */
+    uint64_t fast;      /* bytes that came with hardly any delay, in a row */
+    int64_t decreased;  /* when a mark last cut the window */
+    uint64_t achieved;  /* since the quick adapt period began */
+    int64_t period_end; /* of it */
+    bool is_hurt;       /* a trim or loss in it */
+    bool was_limited;   /* the window was full in it */
+    uint64_t ignored;
+    uint64_t to_ignore;
+    uint64_t saved; /* cwnd before the receiver asked for less; 0: it has not */
+};
 
 /* Starts with cwnd = max_wnd and base_rtt = max(base_rtt, floor). base_rtt: ns, a first guess. */
 void nscc_init(struct nscc *nscc, const struct nscc_config *config, int64_t now, int64_t base_rtt);
 
-/* The rate changed (a plane came or went, or measured delivery says so): BDP and all scales follow;
- * cwnd is only capped. */
+/* The rate changed (a plane came or went): BDP and all scales follow; cwnd is only capped. */
 void nscc_set_rate(struct nscc *nscc, uint64_t rate_bps);
 
 struct nscc_sack {

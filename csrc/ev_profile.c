@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ev_profile.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { EV_LOW = 1 << 12, SLOT_NONE = -1 };
+
+static void shuffle(struct ev_profile *profile, const struct ev_set *set) {
+    for (uint32_t left = set->active; left > 1; left--) {
+        uint32_t a = set->first + left - 1;
+        uint32_t b = set->first + prng_below(&profile->prng, left);
+        uint32_t ev = profile->evs[a];
+        uint8_t state = profile->states[a];
+
+        profile->evs[a] = profile->evs[b];
+        profile->states[a] = profile->states[b];
+        profile->evs[b] = ev;
+        profile->states[b] = state;
+    }
+}
+
+/* EV[11:0] runs through the 4096 values in steps of an odd number: no two are equal. */
+static void draw(struct ev_profile *profile, uint32_t plane) {
+    struct ev_set *set = &profile->sets[plane];
+    uint32_t low = prng_next(&profile->prng);
+    uint32_t step = prng_next(&profile->prng) | 1;
+
+    for (uint32_t i = 0; i < (uint32_t)set->active + set->backup; i++) {
+        uint32_t high = prng_next(&profile->prng) & 0xFFFF0000u;
+
+        profile->evs[set->first + i] = high | plane << 12 | (low + i * step) % EV_LOW;
+        profile->states[set->first + i] = i < set->active ? EV_GOOD : EV_BACKUP;
+    }
+}
+
+void ev_profile_init(struct ev_profile *profile, uint64_t seed, uint32_t plane_mask, uint32_t count,
+                     uint32_t backup, uint32_t min_active) {
+    uint32_t planes = 0;
+
+    memset(profile, 0, sizeof *profile);
+    prng_init(&profile->prng, seed, 1);
+    profile->min_active = min_active;
+    for (uint32_t i = 0; i < EV_PLANES; i++)
+        planes += plane_mask >> i & 1;
+    if (planes == 0)
+        return;
+    count = count > EV_ACTIVE_MAX ? EV_ACTIVE_MAX : count;
+    count = count / planes ? count / planes : 1;
+    backup = backup > EV_BACKUP_MAX / planes ? EV_BACKUP_MAX / planes : backup;
+    for (uint32_t i = 0; i < EV_PLANES; i++) {
+        struct ev_set *set = &profile->sets[i];
+
+        if (!(plane_mask >> i & 1))
+            continue;
+        set->first = (uint16_t)profile->total;
+        set->active = (uint16_t)count;
+        set->backup = (uint16_t)backup;
+        profile->total += count + backup;
+        draw(profile, i);
+        shuffle(profile, set);
+    }
+}
+
+static bool is_in_use(uint8_t state) { return state == EV_GOOD || state == EV_SKIP; }
+
+/* A rotation has ended: what was passed over counts again, in a new order. */
+static void start_rotation(struct ev_profile *profile, struct ev_set *set) {
+    for (uint32_t i = set->first; i < (uint32_t)set->first + set->active; i++) {
+        if (profile->states[i] == EV_SKIP)
+            profile->states[i] = EV_GOOD;
+    }
+    shuffle(profile, set);
+    set->cursor = 0;
+}
+
+bool ev_profile_pick(struct ev_profile *profile, uint32_t plane, uint32_t avoid, uint32_t *ev) {
+    struct ev_set *set = &profile->sets[plane];
+    bool has_any = false;
+
+    if (set->is_out || set->active == 0)
+        return false;
+    /* The rest of this rotation and all of the next: after its start none is passed over. */
+    for (uint32_t i = 0; i < 2u * set->active; i++) {
+        uint32_t slot;
+
+        if (set->cursor == set->active)
+            start_rotation(profile, set);
+        slot = (uint32_t)set->first + set->cursor++;
+        if (!is_in_use(profile->states[slot]))
+            continue;
+        if (!has_any || profile->evs[slot] != avoid)
+            *ev = profile->evs[slot];
+        has_any = true;
+        if (profile->states[slot] == EV_GOOD && profile->evs[slot] != avoid)
+            return true;
+    }
+    return has_any;
+}
+
+static int find(const struct ev_profile *profile, uint32_t ev) {
+    const struct ev_set *set = &profile->sets[ev_plane(ev)];
+
+    for (uint32_t i = set->first; i < (uint32_t)set->first + set->active + set->backup; i++) {
+        if ((profile->evs[i] & 0xFFFF) == (ev & 0xFFFF))
+            return (int)i;
+    }
+    return SLOT_NONE;
+}
+
+static bool is_active(const struct ev_set *set, int slot) {
+    return slot < set->first + set->active;
+}
+
+bool ev_profile_on_congested(struct ev_profile *profile, uint32_t ev) {
+    int slot = find(profile, ev);
+
+    if (slot == SLOT_NONE || profile->states[slot] != EV_GOOD)
+        return false;
+    profile->states[slot] = EV_SKIP;
+    return true;
+}
+
+/* A slot of the plane in [from, to) with this state. */
+static int slot_in(const struct ev_profile *profile, int from, int to, enum ev_state state) {
+    for (int i = from; i < to; i++) {
+        if (profile->states[i] == state)
+            return i;
+    }
+    return SLOT_NONE;
+}
+
+/* Exchanges an EV of the rotation that is not to be used with one that waits outside it. */
+static void swap_out(struct ev_profile *profile, const struct ev_set *set, int slot) {
+    int end = set->first + set->active + set->backup;
+    int spare = slot_in(profile, set->first + set->active, end, EV_BACKUP);
+    uint32_t ev = profile->evs[slot];
+
+    if (spare == SLOT_NONE)
+        return;
+    profile->evs[slot] = profile->evs[spare];
+    profile->evs[spare] = ev;
+    profile->states[spare] = profile->states[slot];
+    profile->states[slot] = EV_GOOD;
+}
+
+/* A spare that has become usable takes the place of one in the rotation that is not. */
+static void swap_in(struct ev_profile *profile, const struct ev_set *set, int slot) {
+    int bad = slot_in(profile, set->first, set->first + set->active, EV_ASSUMED_BAD);
+
+    profile->states[slot] = EV_BACKUP;
+    if (bad != SLOT_NONE)
+        swap_out(profile, set, bad);
+}
+
+bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev) {
+    int slot = find(profile, ev);
+    const struct ev_set *set = &profile->sets[ev_plane(ev)];
+    uint32_t in_use = 0;
+
+    if (slot == SLOT_NONE || !is_in_use(profile->states[slot]))
+        return false;
+    for (uint32_t i = set->first; i < (uint32_t)set->first + set->active; i++)
+        in_use += is_in_use(profile->states[i]);
+    if (in_use <= profile->min_active &&
+        slot_in(profile, set->first + set->active, set->first + set->active + set->backup,
+                EV_BACKUP) == SLOT_NONE)
+        return false;
+    profile->states[slot] = EV_ASSUMED_BAD;
+    swap_out(profile, set, slot);
+    return true;
+}
+
+bool ev_profile_on_revived(struct ev_profile *profile, uint32_t ev, bool is_congested) {
+    int slot = find(profile, ev);
+    const struct ev_set *set = &profile->sets[ev_plane(ev)];
+
+    if (slot == SLOT_NONE || profile->states[slot] != EV_ASSUMED_BAD || set->is_out)
+        return false;
+    if (is_active(set, slot))
+        profile->states[slot] = is_congested ? EV_SKIP : EV_GOOD;
+    else
+        swap_in(profile, set, slot);
+    return true;
+}
+
+bool ev_profile_deny(struct ev_profile *profile, uint32_t ev, bool is_denied) {
+    int slot = find(profile, ev);
+    const struct ev_set *set = &profile->sets[ev_plane(ev)];
+
+    if (slot == SLOT_NONE || (profile->states[slot] == EV_DENIED) == is_denied)
+        return false;
+    if (is_denied) {
+        profile->states[slot] = EV_DENIED;
+        if (is_active(set, slot) && !set->is_out)
+            swap_out(profile, set, slot);
+    } else if (set->is_out) {
+        profile->states[slot] = EV_ASSUMED_BAD;
+    } else if (is_active(set, slot)) {
+        profile->states[slot] = EV_GOOD;
+    } else {
+        swap_in(profile, set, slot);
+    }
+    return true;
+}
+
+void ev_profile_plane_out(struct ev_profile *profile, uint32_t plane) {
+    struct ev_set *set = &profile->sets[plane];
+
+    set->is_out = true;
+    for (uint32_t i = set->first; i < (uint32_t)set->first + set->active + set->backup; i++) {
+        if (profile->states[i] != EV_DENIED)
+            profile->states[i] = EV_ASSUMED_BAD;
+    }
+}
+
+void ev_profile_plane_back(struct ev_profile *profile, uint32_t plane) {
+    struct ev_set *set = &profile->sets[plane];
+
+    set->is_out = false;
+    for (int i = set->first; i < set->first + set->active + set->backup; i++) {
+        if (profile->states[i] != EV_DENIED)
+            profile->states[i] = is_active(set, i) ? EV_GOOD : EV_BACKUP;
+    }
+}
+
+bool ev_profile_next_suspect(struct ev_profile *profile, uint32_t *ev) {
+    for (uint32_t i = 0; i < profile->total; i++) {
+        uint32_t slot = profile->suspect++ % profile->total;
+
+        if (profile->states[slot] != EV_ASSUMED_BAD ||
+            profile->sets[ev_plane(profile->evs[slot])].is_out)
+            continue;
+        *ev = profile->evs[slot];
+        return true;
+    }
+    return false;
+}
+
+uint32_t ev_profile_good(const struct ev_profile *profile) {
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < profile->total; i++)
+        count += is_in_use(profile->states[i]);
+    return count;
+}
+
+uint32_t ev_profile_bad(const struct ev_profile *profile) {
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < profile->total; i++)
+        count += profile->states[i] == EV_ASSUMED_BAD &&
+                 !profile->sets[ev_plane(profile->evs[i])].is_out;
+    return count;
+}
+
+bool ev_profile_get(const struct ev_profile *profile, uint32_t index, uint32_t *ev,
+                    enum ev_state *state) {
+    if (index >= profile->total)
+        return false;
+    *ev = profile->evs[index];
+    *state = (enum ev_state)profile->states[index];
+    return true;
+}

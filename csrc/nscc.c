@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nscc.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define ONE 1024u                /* 1.0 in fixed point */
+#define REFERENCE_BDP 150000u    /* bytes: scaling_a = BDP / this */
+#define REFERENCE_DELAY 12000    /* ns: scaling_b = target / this */
+#define NS_BYTES 8000000000u     /* bits a second times ns, in bytes */
+
+enum {
+    GAMMA_PERCENT = 80,    /* gamma 0.8 */
+    MAX_MD_JUMP_PERCENT = 50,
+    QA_GATE = 3,
+    QA_TARGETS = 4,        /* qa_threshold = 4 target_qdelay */
+    ADJUST_PACKETS = 8,    /* adjust_bytes = 8 MTU */
+    ALPHA = 4,             /* alpha = 4 scaling_a scaling_b MTU / target */
+    FAIR = 5,              /* fi = 5 MTU scaling_a */
+    FAST_DIVISOR = 4,      /* fi_scale = 0.25 scaling_a */
+    ETA_PERCENT = 15,      /* eta = 0.15 MTU scaling_a */
+    DELAY_WEIGHT = 8,      /* of the average: 1 / this for each sample [choice] */
+    NEAR_ZERO = 16,        /* a delay below target / this is none [choice] */
+    SCALE_B_MAX = 16,      /* scaling_b beyond this only overshoots [choice] */
+};
+
+static uint64_t bdp_of(const struct nscc *nscc) {
+    /* 800 Gb/s over 1 s is 8e20 bit ns: divide first, by the common factor. */
+    return nscc->config.rate_bps / 1000 * (uint64_t)(nscc->base_rtt / 100 + 1) / (NS_BYTES / 100000);
+}
+
+static void cap(struct nscc *nscc) {
+    if (nscc->cwnd > nscc->max_wnd)
+        nscc->cwnd = nscc->max_wnd;
+    if (nscc->cwnd < nscc->config.mtu)
+        nscc->cwnd = nscc->config.mtu;
+}
+
+/* All that follows from rate and base_rtt. */
+static void rescale(struct nscc *nscc) {
+    uint64_t bdp = bdp_of(nscc);
+    int64_t target = nscc->config.trimming ? nscc->base_rtt * 3 / 4 : nscc->base_rtt;
+
+    nscc->target =
+        target > nscc->config.target_delay_floor ? target : nscc->config.target_delay_floor;
+    if (nscc->target < 1)
+        nscc->target = 1;
+    nscc->max_wnd = bdp + bdp / 2;
+    if (nscc->max_wnd < nscc->config.window_floor)
+        nscc->max_wnd = nscc->config.window_floor;
+    if (nscc->max_wnd < 2ull * nscc->config.mtu)
+        nscc->max_wnd = 2ull * nscc->config.mtu;
+    nscc->gain = bdp * ONE / REFERENCE_BDP;
+    if (nscc->gain == 0)
+        nscc->gain = 1;
+}
+
+void nscc_init(struct nscc *nscc, const struct nscc_config *config, int64_t now, int64_t base_rtt) {
+    assert(config->rate_bps > 0 && config->mtu > 0);
+    memset(nscc, 0, sizeof *nscc);
+    nscc->config = *config;
+    nscc->base_rtt = base_rtt > config->base_rtt_floor ? base_rtt : config->base_rtt_floor;
+    if (nscc->base_rtt < 1)
+        nscc->base_rtt = 1;
+    rescale(nscc);
+    nscc->cwnd = nscc->max_wnd;
+    nscc->adjusted = now;
+    nscc->decreased = now - nscc->base_rtt;
+    nscc->period_end = now + nscc->base_rtt + nscc->target;
+}
+
+void nscc_set_rate(struct nscc *nscc, uint64_t rate_bps) {
+    assert(rate_bps > 0);
+    nscc->config.rate_bps = rate_bps;
+    rescale(nscc);
+    cap(nscc);
+}
+
+bool nscc_has_room(const struct nscc *nscc, uint64_t inflight, uint32_t size) {
+    return inflight == 0 || inflight + size <= nscc->cwnd;
+}
+
+/* The delay of this sample; base_rtt falls to the least RTT seen, and target with it. */
+static int64_t take_rtt(struct nscc *nscc, int64_t rtt) {
+    int64_t delay;
+
+    if (rtt < nscc->base_rtt && nscc->base_rtt > nscc->config.base_rtt_floor) {
+        nscc->base_rtt = rtt > nscc->config.base_rtt_floor ? rtt : nscc->config.base_rtt_floor;
+        if (nscc->base_rtt < 1)
+            nscc->base_rtt = 1;
+        rescale(nscc);
+    }
+    delay = rtt > nscc->base_rtt ? rtt - nscc->base_rtt : 0;
+    nscc->delay += (delay - nscc->delay) / DELAY_WEIGHT;
+    return delay;
+}
+
+static void start_period(struct nscc *nscc, int64_t now) {
+    nscc->period_end = now + nscc->base_rtt + nscc->target;
+    nscc->achieved = 0;
+    nscc->is_hurt = false;
+    nscc->was_limited = false;
+}
+
+/* Rule 3. True when the window was set to what got through. */
+static bool quick_adapt(struct nscc *nscc, int64_t now, int64_t delay, uint64_t inflight) {
+    bool is_late = !nscc->config.trimming && delay > QA_TARGETS * nscc->target;
+    bool must = (nscc->is_hurt || is_late) && nscc->was_limited &&
+                nscc->achieved < nscc->max_wnd >> QA_GATE;
+
+    if (now < nscc->period_end)
+        return false;
+    if (must) {
+        nscc->cwnd = nscc->achieved < nscc->cwnd ? nscc->achieved : nscc->cwnd;
+        nscc->to_ignore = inflight;
+        nscc->ignored = 0;
+        nscc->increase = 0;
+        cap(nscc);
+    }
+    start_period(nscc, now);
+    return must;
+}
+
+/* Rule 4, marked: at most once a base_rtt. */
+static void decrease(struct nscc *nscc, int64_t now) {
+    int64_t keep;
+
+    nscc->fast = 0;
+    if (nscc->delay <= nscc->target || now - nscc->decreased < nscc->base_rtt)
+        return;
+    keep = 100 - GAMMA_PERCENT * (nscc->delay - nscc->target) / nscc->delay;
+    if (keep < MAX_MD_JUMP_PERCENT)
+        keep = MAX_MD_JUMP_PERCENT;
+    nscc->cwnd = nscc->cwnd * (uint64_t)keep / 100;
+    nscc->decreased = now;
+    cap(nscc);
+}
+
+/* Rule 4, unmarked and below the target. Gains are capped so that the window at most doubles in a
+ * round trip, which the scales of long software delays would exceed [choice]. */
+static void grow(struct nscc *nscc, int64_t delay, uint64_t new_bytes) {
+    uint64_t scale_b = (uint64_t)nscc->target / REFERENCE_DELAY;
+    uint64_t share = (uint64_t)((nscc->target - delay) * ONE / nscc->target);
+    uint64_t step;
+
+    if (delay < nscc->target / NEAR_ZERO || delay == 0) {
+        nscc->fast += new_bytes;
+        if (nscc->fast > nscc->cwnd) {
+            step = new_bytes * nscc->gain / (ONE * FAST_DIVISOR);
+            nscc->cwnd += step < new_bytes ? step : new_bytes;
+            return;
+        }
+    } else {
+        nscc->fast = 0;
+    }
+    scale_b = scale_b < 1 ? 1 : scale_b > SCALE_B_MAX ? SCALE_B_MAX : scale_b;
+    step = ALPHA * scale_b * nscc->config.mtu * nscc->gain / ONE * share;
+    if (step > nscc->cwnd * ONE)
+        step = nscc->cwnd * ONE;
+    nscc->increase += step / ONE * new_bytes;
+}
+
+static void adjust(struct nscc *nscc, int64_t now) {
+    bool is_period = now - nscc->adjusted >= nscc->base_rtt;
+
+    if (nscc->received < (uint64_t)ADJUST_PACKETS * nscc->config.mtu && !is_period)
+        return;
+    nscc->cwnd += nscc->increase / nscc->cwnd;
+    nscc->increase = 0;
+    nscc->received = 0;
+    if (is_period) {
+        nscc->cwnd += ETA_PERCENT * (uint64_t)nscc->config.mtu * nscc->gain / ONE / 100;
+        nscc->adjusted = now;
+    }
+    cap(nscc);
+}
+
+/* Rule 2. True when the receiver asked for less. */
+static bool obey_receiver(struct nscc *nscc, const struct nscc_sack *sack) {
+    if (sack->penalty == 0) {
+        if (sack->restore && nscc->saved != 0)
+            nscc->cwnd = nscc->saved;
+        if (sack->restore)
+            nscc->saved = 0;
+        cap(nscc);
+        return false;
+    }
+    if (nscc->saved == 0)
+        nscc->saved = nscc->cwnd;
+    if (sack->inflight < nscc->cwnd)
+        nscc->cwnd = sack->inflight;
+    if (nscc->cwnd > (sack->penalty * sack->new_bytes) >> 7)
+        nscc->cwnd -= (sack->penalty * sack->new_bytes) >> 7;
+    else
+        nscc->cwnd = 0;
+    cap(nscc);
+    return true;
+}
+
+void nscc_on_sack(struct nscc *nscc, const struct nscc_sack *sack) {
+    int64_t delay = sack->rtt >= 0 ? take_rtt(nscc, sack->rtt) : nscc->delay;
+
+    nscc->achieved += sack->new_bytes;
+    nscc->received += sack->new_bytes;
+    nscc->ignored += sack->new_bytes;
+    nscc->was_limited = nscc->was_limited || sack->limited;
+    if (obey_receiver(nscc, sack))
+        return;
+    if (nscc->ignored < nscc->to_ignore && sack->marked)
+        return;
+    if (quick_adapt(nscc, sack->now, delay, sack->inflight))
+        return;
+    if (sack->marked && delay >= nscc->target)
+        decrease(nscc, sack->now);
+    else if (!sack->marked && delay >= nscc->target)
+        nscc->increase += FAIR * (uint64_t)nscc->config.mtu * nscc->gain / ONE * sack->new_bytes;
+    else if (!sack->marked && sack->limited)
+        grow(nscc, delay, sack->new_bytes);
+    adjust(nscc, sack->now);
+}
+
+static void shrink(struct nscc *nscc, uint32_t size) {
+    nscc->cwnd = nscc->cwnd > size ? nscc->cwnd - size : 0;
+    nscc->is_hurt = true;
+    nscc->fast = 0;
+    cap(nscc);
+}
+
+void nscc_on_trim(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflight) {
+    nscc->delay += (nscc->base_rtt - nscc->delay) / DELAY_WEIGHT;
+    nscc->is_hurt = true;
+    if (!quick_adapt(nscc, now, nscc->delay, inflight))
+        shrink(nscc, size);
+}
+
+void nscc_on_loss(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflight) {
+    nscc->is_hurt = true;
+    if (!quick_adapt(nscc, now, nscc->delay, inflight))
+        shrink(nscc, size);
+}
