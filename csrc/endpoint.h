@@ -117,6 +117,7 @@ struct retired {
 struct bucket {
     int64_t tokens_ns; /* time that has been saved up */
     int64_t last;
+    bool has_started;
 };
 
 struct mrc_endpoint {

@@ -33,7 +33,8 @@ static bool is_same(const mrc_address *a, const mrc_address *b) {
 static bool bucket_take(struct bucket *bucket, int64_t now, int64_t rate) {
     int64_t cost = SECOND / rate;
 
-    bucket->tokens_ns += now - bucket->last;
+    bucket->tokens_ns += bucket->has_started ? now - bucket->last : BUCKET_DEPTH;
+    bucket->has_started = true;
     bucket->last = now;
     if (bucket->tokens_ns > BUCKET_DEPTH)
         bucket->tokens_ns = BUCKET_DEPTH;

@@ -105,13 +105,20 @@ static void start_period(struct nscc *nscc, int64_t now) {
 /* Rule 3. True when the window was set to what got through. */
 static bool quick_adapt(struct nscc *nscc, int64_t now, int64_t delay, uint64_t inflight) {
     bool is_late = !nscc->config.trimming && delay > QA_TARGETS * nscc->target;
-    bool must = (nscc->is_hurt || is_late) && nscc->was_limited &&
-                nscc->achieved < nscc->max_wnd >> QA_GATE;
+    int64_t period = nscc->base_rtt + nscc->target;
+    int64_t elapsed = now - nscc->period_end + period;
+    uint64_t achieved;
+    bool must;
 
     if (now < nscc->period_end)
         return false;
+    /* SACKs of a slow path come seldom: what they tell is of a longer time than the period. */
+    achieved = nscc->achieved / (uint64_t)elapsed * (uint64_t)period +
+               nscc->achieved % (uint64_t)elapsed * (uint64_t)period / (uint64_t)elapsed;
+    must = (nscc->is_hurt || is_late) && nscc->was_limited &&
+           achieved < nscc->max_wnd >> QA_GATE;
     if (must) {
-        nscc->cwnd = nscc->achieved < nscc->cwnd ? nscc->achieved : nscc->cwnd;
+        nscc->cwnd = achieved < nscc->cwnd ? achieved : nscc->cwnd;
         nscc->to_ignore = inflight;
         nscc->ignored = 0;
         nscc->increase = 0;
