@@ -13,7 +13,8 @@ enum {
 #define SILENCE_FLOOR (5 * MS)      /* behaviour.md: max(2 RTT, 5 ms) */
 #define FLAP_MEMORY (60000 * MS)    /* behaviour.md: each flap within 60 s */
 #define FIRST_PROBES (5 * MS)       /* pace of the very first probes [choice] */
-#define CONFIRM_FLOOR (2 * MS)      /* least wait before an unanswered probe is repeated [choice] */
+#define CONFIRM (20 * MS)           /* wait before an unanswered probe is repeated [choice] */
+#define PROBE_PATIENCE (100 * MS)   /* least silence that unanswered probes alone prove [choice] */
 
 void path_init(struct path *path, int64_t now) {
     memset(path, 0, sizeof *path);
@@ -163,15 +164,9 @@ void path_on_answer(struct path *path, const mrc_config *config, int64_t now, en
         return;
     if (path->answers++ == 0)
         path->answers_since = now;
-    if (needed == 0)
-        return;
-    if (path->full_size >= needed) {
-        if (is_trusted(path, config, now)) {
-            path->was_up = true;
-            change(path, now, MRC_PLANE_UP, MRC_REASON_NONE);
-        }
-    } else if (path->full_unanswered >= FULL_TRIES) {
-        change(path, now, MRC_PLANE_OUT, MRC_REASON_MTU);
+    if (needed != 0 && path->full_size >= needed && is_trusted(path, config, now)) {
+        path->was_up = true;
+        change(path, now, MRC_PLANE_UP, MRC_REASON_NONE);
     }
 }
 
@@ -186,11 +181,16 @@ int64_t path_patience(const struct path *path) {
 
 bool path_check_silence(struct path *path, const mrc_config *config, int64_t now,
                         int64_t progress) {
-    if (path->state != MRC_PLANE_UP || path->doubt_since == 0)
-        return false;
-    if (path->losses < SILENT_PACKETS && path->unanswered < SILENT_PACKETS)
-        return false;
-    if (now - path->doubt_since < path_patience(path) || progress <= path->doubt_since)
+    int64_t silence = now - path->doubt_since;
+    int64_t patience = path_patience(path);
+    /* Probes wait in the peer's queue behind its data, which no RTT of ours has seen. */
+    bool is_silent =
+        (path->losses >= SILENT_PACKETS && silence >= patience) ||
+        (path->unanswered >= SILENT_PACKETS && silence >= 2 * patience &&
+         silence >= PROBE_PATIENCE);
+
+    if (path->state != MRC_PLANE_UP || path->doubt_since == 0 || !is_silent ||
+        progress <= path->doubt_since)
         return false;
     go_out(path, config, now, MRC_REASON_SILENT);
     return true;
@@ -234,9 +234,12 @@ void path_on_probed(struct path *path, const mrc_config *config, int64_t now,
     if (is_lost) {
         path->unanswered++;
         path->answers = 0;
+        path->full_unanswered = 0;
+    } else if (path->probe_sent != 0 && path_wants_full(path, plan->needed) &&
+               ++path->full_unanswered >= FULL_TRIES) {
+        /* Short ones come back, full ones do not. */
+        change(path, now, MRC_PLANE_OUT, MRC_REASON_MTU);
     }
-    if (path_wants_full(path, plan->needed))
-        path->full_unanswered++;
     if (path_wants_burst(path, plan->needed))
         path->burst_tries++;
     path->burst_answers = path_can_burst(path) ? path->burst_answers : 0;
@@ -246,14 +249,10 @@ void path_on_probed(struct path *path, const mrc_config *config, int64_t now,
         return;
     }
     path_on_sent(path, now);
-    if (path->unanswered > 0 && path->unanswered <= SILENT_PACKETS) {
-        /* Find out soon whether it is gone. */
-        int64_t confirm = path_patience(path) / 2;
-
-        path->probe_at = now + (confirm > CONFIRM_FLOOR ? confirm : CONFIRM_FLOOR);
-    } else {
-        path->probe_at = now + plan->interval;
-    }
+    path->probe_at = now + plan->interval;
+    if (path->unanswered > 0 && CONFIRM < plan->interval &&
+        now - path->doubt_since < 2 * PROBE_PATIENCE)
+        path->probe_at = now + CONFIRM; /* find out soon whether it is gone */
     if (path_wants_burst(path, plan->needed)) {
         bool is_new = path->burst_tries <= BURST_TRIES_FAST;
         int64_t wait = is_new ? config->plane_probe : config->probe_max;

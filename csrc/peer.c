@@ -135,9 +135,9 @@ static void start_plane(struct peer *peer, int64_t now, uint32_t plane) {
     if (most > to->dealt)
         to->dealt = most; /* it does not catch up on what it missed */
     to->is_limited = false;
-    start_nscc(peer, &to->nscc, now, plane_rate(peer, plane), to->path.rtt, 1);
+    start_nscc(peer, &to->nscc, now, plane_rate(peer, plane), to->path.rtt_min, 1);
     if (!peer->has_nscc)
-        start_nscc(peer, &peer->nscc, now, total_rate(peer), to->path.rtt, count);
+        start_nscc(peer, &peer->nscc, now, total_rate(peer), to->path.rtt_min, count);
     peer->has_nscc = true;
     nscc_set_rate(&peer->nscc, total_rate(peer));
 }
