@@ -250,6 +250,11 @@ class Engine:
         """Whether this is a copy in a child of fork(), which can do nothing."""
         return self._forked
 
+    @property
+    def closed(self) -> bool:
+        """Whether there is nothing to call any more."""
+        return bool(self._engine == ffi.NULL)
+
     def _check(self, status: int, what: str) -> int:
         if status >= 0:
             return status

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Setting up a connection, as connector and as listener (handshake.py draws the exchange)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from mrc import handshake
+from mrc._native import PeerPlane
+from mrc.control import Control, dial, expect
+from mrc.errors import (
+    ConnectionClosed,
+    ConnectionLost,
+    ConnectTimeout,
+    HandshakeError,
+    MRCError,
+    ProtocolError,
+)
+from mrc.handshake import Kind, Refusal, Setup
+from mrc.link import Link, PairedPlane
+from mrc.planes import RemotePlane, next_hop, pair
+
+if TYPE_CHECKING:
+    from mrc.endpoint import Endpoint
+
+__all__ = ["accept", "connect"]
+
+_log = logging.getLogger("mrc")
+
+HELLO_TIMEOUT: Final = 10.0
+"""Seconds that a listener gives a connector for the whole set-up."""
+
+
+class _Refused(Exception):
+    """We refuse the peer; it is told why."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.refusal = Refusal(code=code, text=text[:500])
+
+
+def _list(planes: Iterable[RemotePlane]) -> str:
+    return ", ".join(f"{plane.name} {plane.address}" for plane in planes) or "none"
+
+
+def _check_version(setup: Setup) -> None:
+    if not setup.versions & handshake.VERSIONS:
+        raise _Refused(
+            "version",
+            f"no protocol version in common: {setup.versions:#b} and {handshake.VERSIONS:#b}",
+        )
+
+
+def _setup(
+    endpoint: Endpoint,
+    link: Link,
+    planes: tuple[RemotePlane, ...],
+    pairs: Sequence[tuple[int, int]] = (),
+) -> Setup:
+    return Setup(
+        versions=handshake.VERSIONS,
+        incarnation=endpoint.engine.incarnation,
+        planes=planes,
+        pairs=tuple(pairs),
+        attributes=link.attributes,
+        lent=link.lent,
+    )
+
+
+def _mtu(endpoint: Endpoint, link_mtus: Sequence[int]) -> int:
+    fitting = handshake.fit_mtu(link_mtus)
+    return min(fitting, endpoint.config.mtu or fitting)
+
+
+def _notices(
+    ours: Sequence[RemotePlane],
+    theirs: Sequence[RemotePlane],
+    pairs: Sequence[tuple[RemotePlane, RemotePlane]],
+) -> tuple[str, ...]:
+    """What a person should know of how the planes fit."""
+    notices = []
+    if not len(ours) == len(theirs) == len(pairs):
+        used = {plane.number for plane, _ in pairs}
+        left = ", ".join(plane.name for plane in ours if plane.number not in used) or "none"
+        notices.append(
+            f"{len(ours)} planes here, {len(theirs)} at the peer, {len(pairs)} in common; "
+            f"not used here: {left}"
+        )
+    notices.extend(
+        f"plane {plane.name}: MTU {plane.mtu} here, {other.mtu} at the peer"
+        for plane, other in pairs
+        if plane.mtu != other.mtu
+    )
+    return tuple(notices)
+
+
+async def _pair_with_hops(
+    endpoint: Endpoint, pairs: Iterable[tuple[RemotePlane, RemotePlane]]
+) -> list[PairedPlane]:
+    """Those pairs that there is a way for, with the next hop of each."""
+    paired = []
+    for ours, theirs in pairs:
+        interface = endpoint.local_planes[ours.number].interface
+        hop = await asyncio.to_thread(next_hop, interface, theirs.address)
+        if hop is None:
+            _log.warning("plane %s: no route to %s", ours.name, theirs.address)
+            continue
+        paired.append(
+            PairedPlane(
+                name=ours.name,
+                local=PeerPlane(
+                    number=ours.number,
+                    remote=theirs.number,
+                    address=theirs.address,
+                    next_hop=hop,
+                ),
+                local_address=str(ours.address),
+                remote_name=theirs.name,
+            )
+        )
+    return paired
+
+
+async def connect(
+    endpoint: Endpoint,
+    targets: list[tuple[str, int]],
+    *,
+    timeout: float,  # noqa: ASYNC109 - what was not reached in time is told
+) -> Link:
+    """Sets a connection up.
+
+    Raises:
+        ConnectTimeout: Nobody answered in time, or no plane carries data.
+        ConnectRefused: Nobody listens.
+        HandshakeError: They answered, but cannot be talked to, or have no plane in common.
+    """
+    where = ", ".join(f"{host} port {port}" for host, port in targets)
+    control: Control | None = None
+    link: Link | None = None
+    try:
+        async with asyncio.timeout(timeout):
+            interfaces = [plane.interface for plane in endpoint.local_planes]
+            control = await dial(targets, interfaces)
+            ours = await endpoint.describe()
+            if not ours:
+                raise HandshakeError("no plane has an IP address now")
+            link = Link(endpoint, mtu=_mtu(endpoint, [plane.mtu for plane in ours]))
+            link.targets = targets
+            endpoint.add_link(link)
+            await _greet(endpoint, link, control, ours)
+            await link.plane_up()
+            control.write(handshake.encode(Kind.READY))
+            link.watch()
+            return link
+    except BaseException as error:
+        if link is not None:
+            link.end(ConnectionLost("aborted", "the set-up failed"))
+        if control is not None:
+            control.close()
+        if isinstance(error, TimeoutError) and not isinstance(error, MRCError):
+            raise ConnectTimeout(_timed_out(where, timeout, control, link)) from None
+        if isinstance(error, (ProtocolError, EOFError)):
+            raise HandshakeError(f"{where}: {error}") from None
+        raise
+
+
+def _timed_out(where: str, timeout: float, control: Control | None, link: Link | None) -> str:
+    if control is None:
+        return f"no answer from {where} within {timeout} s"
+    if link is None or not link.planes:
+        return f"{where} accepts connections, but did not answer within {timeout} s"
+    planes = ", ".join(
+        f"{plane.name} ({plane.local_address} to {plane.local.address})" for plane in link.planes
+    )
+    return f"{where} answers, but within {timeout} s no probe came back by any plane: {planes}"
+
+
+async def _greet(
+    endpoint: Endpoint, link: Link, control: Control, ours: tuple[RemotePlane, ...]
+) -> None:
+    """HELLO and WELCOME, from the connector's side."""
+    control.write(handshake.encode_setup(Kind.HELLO, _setup(endpoint, link, ours)))
+    kind, body = await expect(control, Kind.WELCOME, Kind.REFUSE)
+    if kind == Kind.REFUSE:
+        refusal = handshake.decode_refusal(body)
+        raise HandshakeError(f"{control.peer} refuses: {refusal.text}")
+    welcome = handshake.decode_setup(body)
+    numbers = {plane.number: plane for plane in ours}
+    others = {plane.number: plane for plane in welcome.planes}
+    pairs = [(numbers.get(one), others.get(two)) for one, two in welcome.pairs]
+    known = [(one, two) for one, two in pairs if one is not None and two is not None]
+    if len(known) < len(pairs) or not welcome.versions & handshake.VERSIONS:
+        raise ProtocolError("set-up: WELCOME names planes or versions that HELLO did not")
+    planes = await _pair_with_hops(endpoint, known)
+    if not planes:
+        raise HandshakeError(
+            f"no plane in common with {control.peer}: "
+            f"here {_list(ours)}; there {_list(welcome.planes)}"
+        )
+    link.notices = _notices(ours, welcome.planes, known)
+    for notice in link.notices:
+        _log.warning("%s: %s", control.peer, notice)
+    link.begin(control, welcome, planes)
+
+
+async def accept(endpoint: Endpoint, control: Control) -> Link | None:
+    """Answers one connector; None: it came to nothing, which was logged."""
+    link: Link | None = None
+    try:
+        async with asyncio.timeout(HELLO_TIMEOUT):
+            kind, body = await expect(control, Kind.HELLO, Kind.IDENTIFY)
+            if kind == Kind.IDENTIFY:
+                identity = {"incarnation": endpoint.engine.incarnation}
+                control.write(handshake.encode(Kind.IDENTITY, identity))
+                control.close()
+                return None
+            hello = handshake.decode_setup(body)
+            _check_version(hello)
+            endpoint.meet(hello)
+            link = await _welcome(endpoint, control, hello)
+            await expect(control, Kind.READY)
+            link.watch()
+            return link
+    except _Refused as error:
+        _log.warning("%s refused: %s", control.peer, error)
+        _refuse(control, error.refusal)
+    except (ProtocolError, EOFError, TimeoutError, ConnectionClosed) as error:
+        _log.warning("%s: set-up failed: %s", control.peer, error or "timed out")
+        if isinstance(error, handshake.VersionMismatch):
+            _refuse(control, Refusal(code="version", text=str(error)))
+    except (MRCError, OSError) as error:
+        _log.error("%s: set-up failed: %s", control.peer, error)
+        _refuse(control, Refusal(code="error", text=str(error)[:500]))
+    if link is not None:
+        link.end(ConnectionLost("aborted", "the set-up failed"))
+    control.close()
+    return None
+
+
+def _refuse(control: Control, refusal: Refusal) -> None:
+    body = {"code": refusal.code, "text": refusal.text}
+    control.write(handshake.encode(Kind.REFUSE, body))
+
+
+async def _welcome(endpoint: Endpoint, control: Control, hello: Setup) -> Link:
+    ours = await endpoint.describe()
+    pairs = pair(ours, hello.planes)
+    planes = await _pair_with_hops(endpoint, pairs)
+    if not planes:
+        raise _Refused(
+            "planes", f"no plane in common: there {_list(ours)}; here {_list(hello.planes)}"
+        )
+    used = {plane.local.number for plane in planes}
+    pairs = [(one, two) for one, two in pairs if one.number in used]
+    mtus = [min(one.mtu, two.mtu) for one, two in pairs]
+    link = Link(endpoint, mtu=_mtu(endpoint, mtus))
+    endpoint.add_link(link)
+    try:
+        link.begin(control, hello, planes)
+        link.notices = _notices(ours, hello.planes, pairs)
+        for notice in link.notices:
+            _log.warning("%s: %s", control.peer, notice)
+        numbers = [(two.number, one.number) for one, two in pairs]
+        answer = _setup(endpoint, link, ours, numbers)
+        control.write(handshake.encode_setup(Kind.WELCOME, answer))
+    except BaseException:
+        link.end(ConnectionLost("aborted", "the set-up failed"))
+        raise
+    return link
