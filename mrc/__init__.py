@@ -8,7 +8,6 @@ from mrc.connection import (
     Connection,
     MemoryRegion,
     Message,
-    RemoteRegion,
     connect,
 )
 from mrc.endpoint import Endpoint
@@ -39,6 +38,7 @@ from mrc.events import (
     PlaneRecovered,
 )
 from mrc.listener import Listener, listen
+from mrc.memory import RemoteRegion
 
 __all__ = [
     "AfterForkError",

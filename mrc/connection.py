@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import struct
 import sys
 import warnings
 from collections.abc import AsyncIterator, Generator, Sequence
 from dataclasses import fields
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 from mrc import establish
 from mrc._native import PLANE_REASONS, PLANE_STATES
@@ -23,11 +22,11 @@ from mrc.errors import (
     ConnectionClosedOK,
     ConnectionLost,
     MessageTooLarge,
-    ProtocolError,
 )
 from mrc.events import ConnectionStats, Event, PathStats
 from mrc.handshake import Kind
 from mrc.link import Link, PairedPlane
+from mrc.memory import RemoteRegion, check_immediate, describe, flat
 from mrc.messages import Messages, Sending
 
 __all__ = [
@@ -36,28 +35,8 @@ __all__ = [
     "Connection",
     "MemoryRegion",
     "Message",
-    "RemoteRegion",
     "connect",
 ]
-
-_DESCRIPTOR: Final = struct.Struct(">4sIQQ")  # magic, key, address, size
-_DESCRIPTOR_MAGIC: Final = b"MRCr"
-
-
-def _flat(data: Any) -> memoryview:
-    """One-dimensional bytes over any buffer."""
-    view = memoryview(data)
-    if view.format == "B" and view.ndim == 1 and view.contiguous:
-        return view
-    if not view.c_contiguous:
-        raise ValueError("the buffer is not contiguous: copy it, as by numpy.ascontiguousarray")
-    return view.cast("B") if view.nbytes else memoryview(b"")
-
-
-def _immediate(imm: int | None) -> int | None:
-    if imm is not None and not 0 <= imm < 1 << 32:
-        raise ValueError(f"imm = {imm} is not a number of 32 bits")
-    return imm
 
 
 class Message:
@@ -122,13 +101,13 @@ class MemoryRegion:
     """
 
     def __init__(self, link: Link, buffer: Any) -> None:
-        view = _flat(buffer)
+        view = flat(buffer)
         if view.readonly:
             raise BufferError("a memory region must be writable: give a bytearray, not bytes")
         self._link = link
         self._size = len(view)
         va, self._key = link.register(view)
-        self.descriptor = _DESCRIPTOR.pack(_DESCRIPTOR_MAGIC, self._key, va, self._size)
+        self.descriptor = describe(key=self._key, va=va, size=self._size)
 
     def __len__(self) -> int:
         return self._size
@@ -142,26 +121,6 @@ class MemoryRegion:
     def close(self) -> None:
         """Revokes it at once: a later write of the peer ends in RemoteAccessError there."""
         self._link.deregister(self._key)
-
-
-class RemoteRegion:
-    """Memory that the peer lends: `len(remote)`, and `remote[a:b]` is a part of it."""
-
-    __slots__ = ("_size", "key", "va")
-
-    def __init__(self, *, key: int, va: int, size: int) -> None:
-        self.key = key
-        self.va = va
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, part: slice) -> RemoteRegion:
-        if not isinstance(part, slice) or part.step not in {None, 1}:
-            raise TypeError("a remote region is cut by [start:stop]")
-        start, stop, _ = part.indices(self._size)
-        return RemoteRegion(key=self.key, va=self.va + start, size=max(0, stop - start))
 
 
 class Connection:
@@ -201,11 +160,11 @@ class Connection:
         link = getattr(self, "_link", None)
         if link is None or link.error is not None or os.getpid() != self._process:
             return
+        if not link.loop.is_closed():
+            self.abort()
         warnings.warn(
             f"connection made at {self._made_at} was not closed", ResourceWarning, stacklevel=1
         )
-        if not link.loop.is_closed():
-            self.abort()
 
     # Messages.
 
@@ -225,7 +184,7 @@ class Connection:
             ConnectionLost: The connection broke; whether the message arrived is not known.
             ValueError: `imm` is out of range, or the buffer is not contiguous.
         """
-        sending = self._link.send(_flat(data), _immediate(imm))
+        sending = self._link.send(flat(data), check_immediate(imm))
         await self._finish(sending)
 
     async def _finish(self, sending: Sending) -> None:
@@ -243,7 +202,7 @@ class Connection:
             ConnectionLost: The connection broke.
             ValueError: `imm` is out of range, or the buffer is not contiguous.
         """
-        view, imm = _flat(data), _immediate(imm)
+        view, imm = flat(data), check_immediate(imm)
         link, size = self._link, len(view)
         most = link.endpoint.config.max_inflight
         link.check_open()
@@ -298,7 +257,7 @@ class Connection:
             ConnectionLost: It broke, and every whole message has been received.
             ConcurrencyError: Another `recv` or `recv_into` is running.
         """
-        view = _flat(buffer)
+        view = flat(buffer)
         if view.readonly:
             raise BufferError("recv_into needs a writable buffer: a bytearray, not bytes")
         messages = self._begin_receive()
@@ -371,11 +330,7 @@ class Connection:
         Raises:
             ProtocolError: It is no descriptor.
         """
-        data = bytes(descriptor)
-        if len(data) != _DESCRIPTOR.size or data[:4] != _DESCRIPTOR_MAGIC:
-            raise ProtocolError("not the descriptor of a memory region")
-        _, key, va, size = _DESCRIPTOR.unpack(data)
-        return RemoteRegion(key=key, va=va, size=size)
+        return RemoteRegion.from_descriptor(descriptor)
 
     async def write(self, src: Any, remote: RemoteRegion, *, imm: int | None = None) -> None:
         """Writes to the peer's memory; returns when the peer's transport has placed all of it.
@@ -390,10 +345,10 @@ class Connection:
             ConnectionClosed: As `send`.
             ValueError: `src` is larger than `remote`, or `imm` is out of range.
         """
-        view = _flat(src)
+        view = flat(src)
         if len(view) > len(remote):
             raise ValueError(f"{len(view)} bytes do not fit a remote region of {len(remote)}")
-        await self._finish(self._link.put(view, remote.key, remote.va, _immediate(imm)))
+        await self._finish(self._link.put(view, remote.key, remote.va, check_immediate(imm)))
 
     # What is going on.
 

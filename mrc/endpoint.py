@@ -112,8 +112,8 @@ class Endpoint:
     def __del__(self) -> None:
         engine = self._engine if hasattr(self, "_engine") else None
         if engine is not None and os.getpid() == self._process:
-            warnings.warn(f"endpoint {self!r} was not closed", ResourceWarning, stacklevel=1)
             self.close_now()
+            warnings.warn(f"endpoint {self!r} was not closed", ResourceWarning, stacklevel=1)
 
     async def close(self) -> None:
         """Ends the engine. Listeners are closed, connections that are still open are aborted."""

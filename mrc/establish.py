@@ -234,6 +234,10 @@ async def accept(endpoint: Endpoint, control: Control) -> Link | None:
     except (MRCError, OSError) as error:
         _log.error("%s: set-up failed: %s", control.peer, error)
         _refuse(control, Refusal(code="error", text=str(error)[:500]))
+    except asyncio.CancelledError:
+        if link is not None:
+            link.end(ConnectionLost("aborted", "the listener was closed"))
+        raise
     if link is not None:
         link.end(ConnectionLost("aborted", "the set-up failed"))
     control.close()

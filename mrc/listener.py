@@ -105,6 +105,9 @@ class Listener:
         self._setups.add(task)
         try:
             link = await establish.accept(self._endpoint, control)
+        except BaseException:
+            control.close()
+            raise
         finally:
             self._setups.discard(task)
         if link is not None:
