@@ -1,0 +1,818 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loop around one core endpoint: sockets in, sockets out, rings, and the thread that runs it.
+ *
+ * One round: wait for frames, take them in, take in work requests, do what is due, send, hand
+ * events over. The I/O thread does rounds for ever; whoever calls a function here does what follows
+ * from it at once, under the same mutex. The mutex is not held while waiting or receiving; it is
+ * while sending, since frames point into the application's memory until the kernel has copied them.
+ */
+#define _GNU_SOURCE
+#include "mrc_engine.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "netlink_watch.h"
+#include "plane_socket.h"
+#include "ring.h"
+
+#define MS ((int64_t)1000000)
+#define NUDGE_INTERVAL (250 * MS) /* between attempts to resolve a next hop [choice] */
+#define BUSY_TIME MS              /* a port that took no more frames is tried again after that */
+#define YIELDS 1000               /* turns that the thread leaves to a waiting caller at most */
+
+enum { FRAMES = 64, FD_NETLINK = MRC_PLANES, FD_WAKE, FD_COUNT };
+
+struct port {
+    struct plane_socket socket;
+    mrc_plane applied; /* what the core was last told */
+    int64_t busy_until;
+    bool enabled;
+    mrc_frame_out *batch[PLANE_BATCH];
+    uint32_t batch_count;
+};
+
+struct mrc_engine {
+    mrc_engine_config config;
+    void *memory;
+    mrc_endpoint *endpoint;
+    struct netlink_watch watch;
+    struct port ports[MRC_PLANES];
+    struct watched_hop *hops; /* by peer * MRC_PLANES + plane */
+    bool *hop_told;           /* whether the core has the hop's address */
+    int64_t nudge_at;
+
+    pthread_mutex_t mutex; /* guards all above and the core */
+    atomic_uint callers;   /* waiting for it */
+    atomic_bool is_stopping;
+    pthread_t thread;
+    bool has_thread;
+    bool is_sleeping; /* guarded by the mutex, as sleep_until */
+    int64_t sleep_until;
+    int64_t worked; /* when a round last found something to do */
+    bool may_spin;
+
+    int event_fd;
+    int wake_fd;
+    int system_errno;
+    struct ring submitted;
+    mrc_submission *submissions;
+    struct ring completed;
+    mrc_event *completions;
+    atomic_bool is_signalled; /* event_fd has been written and not read */
+    atomic_bool is_stalled;   /* the completion ring was full */
+
+    uint8_t *receive_buffers;
+    mrc_frame_out frames[FRAMES];
+};
+
+static int64_t clock_now(void) {
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 * MS + now.tv_nsec;
+}
+
+/* ---- Waking ---- */
+
+static void signal_fd(int fd) {
+    uint64_t one = 1;
+    ssize_t written = write(fd, &one, sizeof one);
+
+    (void)written; /* it fails only when it is signalled already */
+}
+
+static void clear_fd(int fd) {
+    uint64_t count;
+    ssize_t got = read(fd, &count, sizeof count);
+
+    (void)got; /* it fails only when it is clear already */
+}
+
+static void signal_events(struct mrc_engine *engine) {
+    if (!atomic_exchange(&engine->is_signalled, true))
+        signal_fd(engine->event_fd);
+}
+
+/* ---- Handing over ---- */
+
+static void complete(struct mrc_engine *engine, const mrc_event *event) {
+    uint32_t slot = 0;
+
+    if (ring_free(&engine->completed, &slot)) {
+        engine->completions[slot] = *event;
+        ring_push(&engine->completed);
+    }
+}
+
+static bool has_completion_room(struct mrc_engine *engine) {
+    uint32_t slot;
+
+    return ring_free(&engine->completed, &slot);
+}
+
+static void hand_over_events(struct mrc_engine *engine) {
+    mrc_event event;
+    bool has_any = false;
+
+    while (has_completion_room(engine)) {
+        if (!mrc_endpoint_poll(engine->endpoint, &event)) {
+            if (has_any)
+                signal_events(engine);
+            return;
+        }
+        complete(engine, &event);
+        has_any = true;
+    }
+    atomic_store(&engine->is_stalled, true);
+    signal_events(engine);
+}
+
+/* False: the core has no room for it now. */
+static bool take_submission(struct mrc_engine *engine, int64_t now,
+                            const mrc_submission *submission) {
+    const mrc_write *write = &submission->write;
+    mrc_event refused = {.type = MRC_EVENT_WRITE, .qp = write->qp, .tag = write->tag, .time = now};
+    int status;
+
+    if (submission->type == MRC_SUBMIT_RECEIVE) {
+        mrc_qp_post_receive(engine->endpoint, write->qp, submission->receives);
+        return true;
+    }
+    status = mrc_qp_write(engine->endpoint, now, write);
+    if (status == MRC_ERROR_FULL || (status != MRC_OK && !has_completion_room(engine)))
+        return false;
+    if (status != MRC_OK) {
+        refused.status = status;
+        complete(engine, &refused);
+        signal_events(engine);
+    }
+    return true;
+}
+
+static bool take_submissions(struct mrc_engine *engine, int64_t now) {
+    uint32_t slot;
+    bool has_any = false;
+
+    while (ring_next(&engine->submitted, &slot)) {
+        if (!take_submission(engine, now, &engine->submissions[slot]))
+            break;
+        ring_pop(&engine->submitted);
+        has_any = true;
+    }
+    return has_any;
+}
+
+/* ---- Sending ---- */
+
+static void flush_port(struct mrc_engine *engine, uint32_t plane, int64_t now) {
+    struct port *port = &engine->ports[plane];
+
+    /* Frames that find the port busy are lost, like those that a full switch drops. */
+    if (port->socket.index != 0 &&
+        plane_socket_send(&port->socket, port->batch, port->batch_count) < port->batch_count) {
+        port->busy_until = now + BUSY_TIME;
+        mrc_endpoint_set_busy(engine->endpoint, plane, true);
+    }
+    port->batch_count = 0;
+}
+
+static void flush_ports(struct mrc_engine *engine, int64_t now) {
+    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+        if (engine->ports[i].batch_count > 0)
+            flush_port(engine, i, now);
+    }
+}
+
+static bool transmit(struct mrc_engine *engine, int64_t now) {
+    uint32_t count = 0;
+    bool has_any = false;
+
+    while (mrc_endpoint_transmit(engine->endpoint, now, &engine->frames[count])) {
+        mrc_frame_out *frame = &engine->frames[count++];
+        struct port *port = &engine->ports[frame->plane];
+
+        has_any = true;
+        port->batch[port->batch_count++] = frame;
+        if (port->batch_count < PLANE_BATCH && count < FRAMES)
+            continue;
+        flush_ports(engine, now);
+        count = 0;
+    }
+    flush_ports(engine, now);
+    return has_any;
+}
+
+/* ---- Interfaces and neighbours ---- */
+
+static bool is_plane_same(const mrc_plane *a, const mrc_plane *b) {
+    return a->up == b->up && a->enabled == b->enabled && a->mtu == b->mtu &&
+           a->rate_bps == b->rate_bps && memcmp(a->mac, b->mac, sizeof a->mac) == 0 &&
+           a->address.version == b->address.version &&
+           memcmp(a->address.bytes, b->address.bytes, sizeof a->address.bytes) == 0;
+}
+
+static void apply_plane(struct mrc_engine *engine, uint32_t number, int64_t now) {
+    const struct watched_plane *seen = &engine->watch.planes[number];
+    struct port *port = &engine->ports[number];
+    mrc_plane info = seen->info;
+    bool is_new = seen->index != port->socket.index;
+
+    info.enabled = port->enabled;
+    if (is_new && seen->index != 0 && plane_socket_bind(&port->socket, seen->index) != 0)
+        info.up = false; /* gone again: netlink will say so */
+    if (seen->index == 0)
+        port->socket.index = 0;
+    if (is_plane_same(&info, &port->applied) && !is_new)
+        return;
+    plane_socket_silence(&port->socket, &info.address, engine->config.core.udp_port);
+    port->applied = info;
+    mrc_endpoint_set_plane(engine->endpoint, now, number, &info);
+}
+
+static void apply_watch(struct mrc_engine *engine, int64_t now) {
+    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+        if (engine->watch.planes[i].is_used)
+            apply_plane(engine, i, now);
+    }
+    for (uint32_t i = 0; i < engine->watch.hop_count; i++) {
+        const struct watched_hop *hop = &engine->hops[i];
+
+        if (!hop->is_used || (!hop->has_mac && !engine->hop_told[i]))
+            continue;
+        mrc_peer_set_neighbour(engine->endpoint, now, i / MRC_PLANES, i % MRC_PLANES,
+                               hop->has_mac ? hop->mac : NULL);
+        engine->hop_told[i] = hop->has_mac;
+    }
+}
+
+/* Has the kernel look for next hops whose link address is not known. */
+static void nudge(struct mrc_engine *engine, int64_t now) {
+    engine->nudge_at = INT64_MAX;
+    for (uint32_t i = 0; i < engine->watch.hop_count; i++) {
+        struct watched_hop *hop = &engine->hops[i];
+
+        if (!hop->is_used || hop->has_mac)
+            continue;
+        if (engine->ports[hop->plane].applied.up)
+            netlink_watch_nudge(&engine->watch, hop);
+        engine->nudge_at = now + NUDGE_INTERVAL;
+    }
+}
+
+/* ---- A round ---- */
+
+static bool free_ports(struct mrc_engine *engine, int64_t now) {
+    bool has_any = false;
+
+    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+        struct port *port = &engine->ports[i];
+
+        if (port->busy_until == 0 || port->busy_until > now)
+            continue;
+        port->busy_until = 0;
+        mrc_endpoint_set_busy(engine->endpoint, i, false);
+        has_any = true;
+    }
+    return has_any;
+}
+
+/* Everything but receiving; the mutex is held. True when there was something to do. */
+static bool service(struct mrc_engine *engine, int64_t now) {
+    bool has_any = take_submissions(engine, now);
+
+    if (mrc_endpoint_deadline(engine->endpoint) <= now) {
+        mrc_endpoint_timeout(engine->endpoint, now);
+        has_any = true;
+    }
+    if (engine->nudge_at <= now)
+        nudge(engine, now);
+    free_ports(engine, now);
+    has_any = transmit(engine, now) || has_any;
+    hand_over_events(engine);
+    return has_any;
+}
+
+static int64_t next_deadline(const struct mrc_engine *engine) {
+    int64_t deadline = mrc_endpoint_deadline(engine->endpoint);
+
+    if (engine->nudge_at < deadline)
+        deadline = engine->nudge_at;
+    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+        if (engine->ports[i].busy_until != 0 && engine->ports[i].busy_until < deadline)
+            deadline = engine->ports[i].busy_until;
+    }
+    return deadline;
+}
+
+static void enter(struct mrc_engine *engine) {
+    atomic_fetch_add(&engine->callers, 1);
+    pthread_mutex_lock(&engine->mutex);
+    atomic_fetch_sub(&engine->callers, 1);
+}
+
+static bool has_submissions(const struct mrc_engine *engine) {
+    uint32_t slot;
+
+    atomic_thread_fence(memory_order_seq_cst); /* after the unlock, before the look */
+    return ring_next(&engine->submitted, &slot);
+}
+
+/* Sends what a caller's change led to, and wakes the thread if it would sleep too long. */
+static void leave(struct mrc_engine *engine) {
+    bool must_wake;
+
+    service(engine, clock_now());
+    must_wake = engine->is_sleeping && next_deadline(engine) < engine->sleep_until;
+    if (must_wake)
+        engine->is_sleeping = false;
+    pthread_mutex_unlock(&engine->mutex);
+    if (must_wake || (engine->has_thread && has_submissions(engine)))
+        signal_fd(engine->wake_fd);
+}
+
+static bool receive(struct mrc_engine *engine, uint32_t plane) {
+    mrc_frame_in frames[PLANE_BATCH];
+    uint32_t count =
+        plane_socket_receive(&engine->ports[plane].socket, engine->receive_buffers, frames);
+    int64_t now;
+
+    if (count == 0)
+        return false;
+    for (uint32_t i = 0; i < YIELDS && atomic_load(&engine->callers) > 0; i++)
+        sched_yield();
+    pthread_mutex_lock(&engine->mutex);
+    now = clock_now();
+    for (uint32_t i = 0; i < count; i++) {
+        frames[i].plane = plane;
+        mrc_endpoint_receive(engine->endpoint, now, &frames[i]);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return true;
+}
+
+static void wait_for_work(struct mrc_engine *engine, struct pollfd *polled, int64_t timeout) {
+    struct timespec time = {.tv_sec = timeout / (1000 * MS), .tv_nsec = timeout % (1000 * MS)};
+
+    for (uint32_t i = 0; i < MRC_PLANES; i++)
+        polled[i] = (struct pollfd){.fd = engine->ports[i].socket.fd, .events = POLLIN};
+    polled[FD_NETLINK] = (struct pollfd){.fd = engine->watch.fd, .events = POLLIN};
+    polled[FD_WAKE] = (struct pollfd){.fd = engine->wake_fd, .events = POLLIN};
+    if (ppoll(polled, FD_COUNT, timeout < 0 ? NULL : &time, NULL) < 0)
+        memset(polled, 0, FD_COUNT * sizeof *polled);
+}
+
+/* One round; sleeps at most until `limit` when there is nothing to do. */
+static void round_once(struct mrc_engine *engine, int64_t limit) {
+    struct pollfd polled[FD_COUNT];
+    int64_t now = clock_now();
+    int64_t until;
+    bool has_any = false;
+
+    pthread_mutex_lock(&engine->mutex);
+    until = next_deadline(engine);
+    until = limit < until ? limit : until;
+    if (engine->may_spin && now - engine->worked < engine->config.spin)
+        until = now;
+    engine->is_sleeping = until > now;
+    engine->sleep_until = until;
+    pthread_mutex_unlock(&engine->mutex);
+    if (has_submissions(engine) && !atomic_load(&engine->is_stalled))
+        until = now;
+    wait_for_work(engine, polled, until == INT64_MAX ? -1 : until > now ? until - now : 0);
+    if (polled[FD_WAKE].revents)
+        clear_fd(engine->wake_fd);
+    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+        if (polled[i].revents)
+            has_any = receive(engine, i) || has_any;
+    }
+    for (uint32_t i = 0; i < YIELDS && atomic_load(&engine->callers) > 0; i++)
+        sched_yield();
+    pthread_mutex_lock(&engine->mutex);
+    engine->is_sleeping = false;
+    now = clock_now();
+    if (has_any)
+        mrc_endpoint_drained(engine->endpoint, now);
+    if (polled[FD_NETLINK].revents && netlink_watch_read(&engine->watch))
+        apply_watch(engine, now);
+    has_any = service(engine, now) || has_any;
+    if (has_any)
+        engine->worked = now;
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+static void *run_thread(void *argument) {
+    struct mrc_engine *engine = argument;
+
+    pthread_setname_np(pthread_self(), "mrc");
+    prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul);
+    while (!atomic_load(&engine->is_stopping))
+        round_once(engine, INT64_MAX);
+    return NULL;
+}
+
+int mrc_engine_run(mrc_engine *engine, int64_t timeout) {
+    int64_t limit = timeout < 0 ? INT64_MAX : clock_now() + timeout;
+
+    if (engine->has_thread)
+        return MRC_ERROR_STATE;
+    do {
+        errno = 0;
+        round_once(engine, limit);
+    } while (ring_count(&engine->completed) == 0 && errno != EINTR && clock_now() < limit);
+    return MRC_OK;
+}
+
+/* ---- Opening and closing ---- */
+
+void mrc_engine_config_default(mrc_engine_config *config) {
+    memset(config, 0, sizeof *config);
+    mrc_config_default(&config->core);
+    config->core.base_rtt_floor = MS / 2;
+    config->core.target_delay_floor = MS;
+    config->core.window_floor_packets = 64;
+    config->threaded = true;
+    config->spin = MS / 20;
+    config->receive_buffer = 32u << 20;
+    config->send_buffer = 8u << 20;
+    config->ring = 4096;
+}
+
+static bool can_spin(void) {
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 1;
+}
+
+/* The thread takes no signals: they are the application's. */
+static int start_thread(struct mrc_engine *engine) {
+    sigset_t all;
+    sigset_t before;
+    int error;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&engine->thread, NULL, run_thread, engine);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    engine->has_thread = error == 0;
+    return error;
+}
+
+static void free_engine(struct mrc_engine *engine) {
+    for (uint32_t i = 0; i < MRC_PLANES; i++)
+        plane_socket_close(&engine->ports[i].socket);
+    netlink_watch_close(&engine->watch);
+    if (engine->event_fd >= 0)
+        close(engine->event_fd);
+    if (engine->wake_fd >= 0)
+        close(engine->wake_fd);
+    pthread_mutex_destroy(&engine->mutex);
+    free(engine->receive_buffers);
+    free(engine->submissions);
+    free(engine->completions);
+    free(engine->hop_told);
+    free(engine->hops);
+    free(engine->memory);
+    free(engine);
+}
+
+static bool allocate(struct mrc_engine *engine, size_t core_size) {
+    uint32_t hops = engine->config.core.max_peers * MRC_PLANES;
+    uint32_t ring = engine->config.ring;
+
+    engine->memory = aligned_alloc(64, (core_size + 63) & ~(size_t)63);
+    engine->hops = calloc(hops, sizeof *engine->hops);
+    engine->hop_told = calloc(hops, sizeof *engine->hop_told);
+    engine->submissions = calloc(ring, sizeof *engine->submissions);
+    engine->completions = calloc(ring, sizeof *engine->completions);
+    engine->receive_buffers = malloc((size_t)PLANE_BATCH * PLANE_FRAME_MAX);
+    engine->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    engine->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return engine->memory && engine->hops && engine->hop_told && engine->submissions &&
+           engine->completions && engine->receive_buffers && engine->event_fd >= 0 &&
+           engine->wake_fd >= 0;
+}
+
+static int start(struct mrc_engine *engine) {
+    const mrc_config *core = &engine->config.core;
+    int error;
+
+    engine->endpoint = mrc_endpoint_init(engine->memory, core, engine->config.seed);
+    ring_init(&engine->submitted, engine->config.ring);
+    ring_init(&engine->completed, engine->config.ring);
+    engine->nudge_at = INT64_MAX;
+    engine->may_spin = can_spin();
+    error = netlink_watch_open(&engine->watch, core->udp_port, engine->hops,
+                               core->max_peers * MRC_PLANES);
+    if (error == 0 && engine->config.threaded)
+        error = start_thread(engine);
+    return error;
+}
+
+mrc_engine *mrc_engine_open(const mrc_engine_config *config, int *error) {
+    size_t core_size = mrc_endpoint_size(&config->core);
+    bool is_power = config->ring != 0 && (config->ring & (config->ring - 1)) == 0;
+    struct mrc_engine *engine = NULL;
+
+    *error = EINVAL;
+    if (core_size == 0 || !is_power || config->ring > 1u << 20 || config->spin < 0)
+        return NULL;
+    *error = ENOMEM;
+    engine = aligned_alloc(64, (sizeof *engine + 63) & ~(size_t)63);
+    if (engine == NULL)
+        return NULL;
+    memset(engine, 0, sizeof *engine);
+    engine->config = *config;
+    engine->event_fd = engine->wake_fd = -1;
+    engine->watch.fd = engine->watch.nudge4 = engine->watch.nudge6 = -1;
+    for (uint32_t i = 0; i < MRC_PLANES; i++)
+        engine->ports[i].socket.fd = engine->ports[i].socket.quiet = -1;
+    pthread_mutex_init(&engine->mutex, NULL);
+    if (allocate(engine, core_size))
+        *error = start(engine);
+    if (*error == 0)
+        return engine;
+    free_engine(engine);
+    return NULL;
+}
+
+void mrc_engine_close(mrc_engine *engine) {
+    atomic_store(&engine->is_stopping, true);
+    signal_fd(engine->wake_fd);
+    if (engine->has_thread)
+        pthread_join(engine->thread, NULL);
+    free_engine(engine);
+}
+
+void mrc_engine_forget(mrc_engine *engine) {
+    for (uint32_t i = 0; i < MRC_PLANES; i++)
+        plane_socket_close(&engine->ports[i].socket);
+    netlink_watch_close(&engine->watch);
+    close(engine->event_fd);
+    close(engine->wake_fd);
+}
+
+int mrc_engine_fd(const mrc_engine *engine) { return engine->event_fd; }
+
+int mrc_engine_errno(const mrc_engine *engine) { return engine->system_errno; }
+
+int mrc_engine_probe_capability(void) {
+    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
+
+    if (fd < 0)
+        return errno;
+    close(fd);
+    return 0;
+}
+
+/* ---- Rings ---- */
+
+int mrc_engine_submit(mrc_engine *engine, const mrc_submission *submission) {
+    uint32_t slot;
+
+    if (submission->type != MRC_SUBMIT_WRITE && submission->type != MRC_SUBMIT_RECEIVE)
+        return MRC_ERROR_ARGUMENT;
+    if (!ring_free(&engine->submitted, &slot))
+        return MRC_ERROR_FULL;
+    engine->submissions[slot] = *submission;
+    ring_push(&engine->submitted);
+    atomic_thread_fence(memory_order_seq_cst); /* before the try, after the push */
+    if (pthread_mutex_trylock(&engine->mutex) == 0)
+        leave(engine); /* sends it at once: no hand-over to the thread */
+    return MRC_OK;
+}
+
+static uint32_t take_completions(mrc_engine *engine, mrc_event *events, uint32_t room) {
+    uint32_t count = 0;
+    uint32_t slot;
+
+    while (count < room && ring_next(&engine->completed, &slot)) {
+        events[count++] = engine->completions[slot];
+        ring_pop(&engine->completed);
+    }
+    return count;
+}
+
+int mrc_engine_poll(mrc_engine *engine, mrc_event *events, uint32_t room) {
+    uint32_t count = take_completions(engine, events, room);
+
+    if (count < room && atomic_exchange(&engine->is_signalled, false)) {
+        clear_fd(engine->event_fd);
+        /* Whatever came before the flag was cleared has not signalled anew. */
+        count += take_completions(engine, events + count, room - count);
+        if (count == room && ring_count(&engine->completed) > 0)
+            signal_events(engine);
+    }
+    if (atomic_exchange(&engine->is_stalled, false)) {
+        if (engine->has_thread) {
+            signal_fd(engine->wake_fd);
+        } else if (pthread_mutex_trylock(&engine->mutex) == 0) {
+            leave(engine);
+        }
+    }
+    return (int)count;
+}
+
+/* ---- Everything else: the core's calls, with the mutex ---- */
+
+int mrc_engine_add_plane(mrc_engine *engine, uint32_t plane, const char *name,
+                         const mrc_address *address) {
+    struct plane_socket_config config = {
+        .udp_port = engine->config.core.udp_port,
+        .qp_prefix = engine->config.core.qp_prefix,
+        .receive_buffer = engine->config.receive_buffer,
+        .send_buffer = engine->config.send_buffer,
+    };
+    struct watched_plane *watched;
+    struct port *port;
+    int status = MRC_OK;
+
+    if (plane >= MRC_PLANES || strlen(name) == 0 || strlen(name) >= WATCH_NAME)
+        return MRC_ERROR_ARGUMENT;
+    enter(engine);
+    watched = &engine->watch.planes[plane];
+    port = &engine->ports[plane];
+    if (watched->is_used) {
+        status = MRC_ERROR_ARGUMENT;
+    } else if ((engine->system_errno = plane_socket_open(&port->socket, &config)) != 0) {
+        status = MRC_ERROR_SYSTEM;
+    } else {
+        watched->is_used = true;
+        memcpy(watched->name, name, strlen(name) + 1);
+        watched->wanted = *address;
+        port->enabled = true;
+        netlink_watch_sync(&engine->watch);
+        apply_watch(engine, clock_now());
+        mrc_endpoint_set_plane(engine->endpoint, clock_now(), plane, &port->applied);
+    }
+    leave(engine);
+    if (engine->has_thread)
+        signal_fd(engine->wake_fd); /* it polls without the new socket */
+    return status;
+}
+
+int mrc_engine_enable_plane(mrc_engine *engine, uint32_t plane, bool enabled) {
+    int status = MRC_ERROR_NOT_FOUND;
+
+    enter(engine);
+    if (plane < MRC_PLANES && engine->watch.planes[plane].is_used) {
+        engine->ports[plane].enabled = enabled;
+        apply_plane(engine, plane, clock_now());
+        status = MRC_OK;
+    }
+    leave(engine);
+    return status;
+}
+
+int mrc_engine_get_plane(mrc_engine *engine, uint32_t plane, mrc_engine_plane *out) {
+    int status = MRC_ERROR_NOT_FOUND;
+
+    enter(engine);
+    if (plane < MRC_PLANES && engine->watch.planes[plane].is_used) {
+        struct port *port = &engine->ports[plane];
+
+        plane_socket_count_drops(&port->socket);
+        memset(out, 0, sizeof *out);
+        memcpy(out->name, engine->watch.planes[plane].name, sizeof out->name);
+        out->index = engine->watch.planes[plane].index;
+        out->info = port->applied;
+        out->receive_buffer = port->socket.receive_buffer;
+        out->vnet_header = port->socket.has_gso;
+        out->kernel_drops = port->socket.kernel_drops;
+        out->send_errors = port->socket.send_errors;
+        out->send_errno = port->socket.send_errno;
+        status = MRC_OK;
+    }
+    leave(engine);
+    return status;
+}
+
+static void follow_hop(struct mrc_engine *engine, uint32_t peer, uint32_t plane,
+                       const mrc_address *next_hop) {
+    uint32_t index = peer * MRC_PLANES + plane;
+
+    engine->hops[index] = (struct watched_hop){
+        .is_used = next_hop->version != 0, .plane = plane, .next_hop = *next_hop};
+}
+
+int mrc_engine_peer_add(mrc_engine *engine, const mrc_peer_setup *setup,
+                        const mrc_address next_hops[MRC_PLANES]) {
+    int peer;
+
+    enter(engine);
+    peer = mrc_peer_add(engine->endpoint, clock_now(), setup);
+    for (uint32_t i = 0; peer >= 0 && i < MRC_PLANES; i++)
+        follow_hop(engine, (uint32_t)peer, i, &next_hops[i]);
+    if (peer >= 0) {
+        netlink_watch_sync(&engine->watch);
+        apply_watch(engine, clock_now());
+        engine->nudge_at = 0;
+    }
+    leave(engine);
+    return peer;
+}
+
+int mrc_engine_peer_set_address(mrc_engine *engine, uint32_t peer, uint32_t plane,
+                                const mrc_address *address, const mrc_address *next_hop) {
+    int status;
+
+    enter(engine);
+    status = mrc_peer_set_address(engine->endpoint, clock_now(), peer, plane, address);
+    if (status == MRC_OK) {
+        mrc_peer_set_neighbour(engine->endpoint, clock_now(), peer, plane, NULL);
+        follow_hop(engine, peer, plane, next_hop);
+        netlink_watch_sync(&engine->watch);
+        apply_watch(engine, clock_now());
+        engine->nudge_at = 0;
+    }
+    leave(engine);
+    return status;
+}
+
+int mrc_engine_peer_remove(mrc_engine *engine, uint32_t peer) {
+    int status;
+
+    enter(engine);
+    status = mrc_peer_remove(engine->endpoint, peer);
+    for (uint32_t i = 0; status == MRC_OK && i < MRC_PLANES; i++) {
+        engine->hops[peer * MRC_PLANES + i].is_used = false;
+        engine->hop_told[peer * MRC_PLANES + i] = false;
+    }
+    leave(engine);
+    return status;
+}
+
+/* The rest adds nothing to the core's call but the mutex and the clock. */
+#define WITH_CORE(call)                                                                            \
+    int status;                                                                                    \
+    enter(engine);                                                                                 \
+    status = (call);                                                                               \
+    leave(engine);                                                                                 \
+    return status
+
+int mrc_engine_peer_fail(mrc_engine *engine, uint32_t peer, int status_of_qps) {
+    WITH_CORE(mrc_peer_fail(engine->endpoint, clock_now(), peer, status_of_qps));
+}
+
+int mrc_engine_peer_check(mrc_engine *engine, uint32_t peer) {
+    WITH_CORE(mrc_peer_check(engine->endpoint, clock_now(), peer));
+}
+
+int mrc_engine_peer_stats(mrc_engine *engine, uint32_t peer, uint32_t plane,
+                          mrc_plane_stats *stats) {
+    WITH_CORE(mrc_peer_stats(engine->endpoint, peer, plane, stats));
+}
+
+int mrc_engine_register(mrc_engine *engine, const mrc_region *region) {
+    WITH_CORE(mrc_endpoint_register(engine->endpoint, region));
+}
+
+int mrc_engine_deregister(mrc_engine *engine, uint32_t key) {
+    WITH_CORE(mrc_endpoint_deregister(engine->endpoint, key));
+}
+
+int mrc_engine_qp_create(mrc_engine *engine, uint32_t domain, mrc_qp_attributes *local) {
+    WITH_CORE(mrc_qp_create(engine->endpoint, clock_now(), domain, UINT32_MAX, local));
+}
+
+int mrc_engine_qp_connect(mrc_engine *engine, uint32_t qp, uint32_t peer,
+                          const mrc_qp_attributes *remote) {
+    WITH_CORE(mrc_qp_connect(engine->endpoint, clock_now(), qp, peer, remote));
+}
+
+int mrc_engine_qp_close(mrc_engine *engine, uint32_t qp) {
+    WITH_CORE(mrc_qp_close(engine->endpoint, clock_now(), qp));
+}
+
+int mrc_engine_qp_stats(mrc_engine *engine, uint32_t qp, mrc_qp_stats *stats) {
+    WITH_CORE(mrc_qp_get_stats(engine->endpoint, qp, stats));
+}
+
+int mrc_engine_qp_evs(mrc_engine *engine, uint32_t qp, mrc_ev_info *evs, uint32_t room) {
+    WITH_CORE(mrc_qp_evs(engine->endpoint, qp, evs, room));
+}
+
+int mrc_engine_qp_deny(mrc_engine *engine, uint32_t qp, uint32_t ev, bool deny) {
+    WITH_CORE(mrc_qp_deny(engine->endpoint, clock_now(), qp, ev, deny));
+}
+
+int mrc_engine_probe(mrc_engine *engine, const mrc_probe *probe) {
+    WITH_CORE(mrc_endpoint_probe(engine->endpoint, clock_now(), probe));
+}
+
+void mrc_engine_counters(mrc_engine *engine, mrc_counters *counters) {
+    enter(engine);
+    mrc_endpoint_counters(engine->endpoint, counters);
+    leave(engine);
+}
