@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands, one file each."""
+"""The commands mrc-send, mrc-recv and mrc-perf."""

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a connection carried and met on each plane, for progress, tables and JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from mrc.cli.common import ratio
+from mrc.errors import ConnectionClosed
+
+if TYPE_CHECKING:
+    from mrc.connection import Connection
+    from mrc.events import Event, PathStats
+
+__all__ = ["PlaneTraffic", "Traffic", "planes_json"]
+
+_SAMPLE_EVERY: Final = 0.2
+_EVENTS_KEPT: Final = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaneTraffic:
+    """What one plane carried since the connection began.
+
+    Attributes:
+        name: Of our interface.
+        state: `probing`, `up` or `out`.
+        reason: Why it is out, or "".
+        bytes_sent: Payload that the peer acknowledged.
+        bytes_received: Payload of new packets.
+        retransmitted: Packets sent again.
+        lost: Packets judged lost.
+        outages: How often it went out.
+        rtt_us: Smoothed round trip, microseconds; 0 unknown.
+    """
+
+    name: str
+    state: str
+    reason: str
+    bytes_sent: int
+    bytes_received: int
+    retransmitted: int
+    lost: int
+    outages: int
+    rtt_us: float
+
+    @property
+    def bytes(self) -> int:
+        """Payload, both ways."""
+        return self.bytes_sent + self.bytes_received
+
+
+def _since(path: PathStats, base: PathStats) -> PlaneTraffic:
+    return PlaneTraffic(
+        name=path.name,
+        state=path.state,
+        reason=path.reason,
+        bytes_sent=path.bytes_acked - base.bytes_acked,
+        bytes_received=path.bytes_received - base.bytes_received,
+        retransmitted=path.packets_retransmitted - base.packets_retransmitted,
+        lost=path.packets_lost - base.packets_lost,
+        outages=path.outages - base.outages,
+        rtt_us=path.rtt_us,
+    )
+
+
+def _event_json(event: Event, start: float) -> dict[str, Any]:
+    """`PlaneLost(...)` becomes `{"event": "plane_lost", "time_s": ..., "plane": ..., ...}`."""
+    name = type(event).__name__
+    words = "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+    rest = asdict(event)
+    return {"event": words, "time_s": round(rest.pop("time") - start, 6), **rest}
+
+
+def planes_json(planes: Iterable[PlaneTraffic], *, rtt: bool = False) -> dict[str, Any]:
+    """The `planes` object of `--json`.
+
+    Args:
+        planes: Each of them.
+        rtt: With round-trip times in place of losses, for measurements.
+    """
+    rows = list(planes)
+    total = sum(row.bytes for row in rows)
+    return {
+        row.name: {
+            "bytes": row.bytes,
+            "share": ratio(row.bytes, total) or 0.0,
+            "retransmitted": row.retransmitted,
+            **({"rtt_us": round(row.rtt_us, 1)} if rtt else {"lost": row.lost}),
+        }
+        for row in rows
+    }
+
+
+class Traffic:
+    """Watches a connection while entered: `planes` and `events` outlive it.
+
+    Attributes:
+        events: What happened to the paths, the last 1000, as they stand in the JSON.
+        started: When, in seconds of `time.monotonic()`.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._base: dict[str, PathStats] = {}
+        self._planes: tuple[PlaneTraffic, ...] = ()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
+        self.started = time.monotonic()
+        self.sample()
+
+    async def __aenter__(self) -> Traffic:
+        self._tasks = [
+            asyncio.create_task(self._follow()),
+            asyncio.create_task(self._keep_sampling()),
+        ]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.sample()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def planes(self) -> tuple[PlaneTraffic, ...]:
+        """The last known counts of every plane."""
+        return self._planes
+
+    def sample(self) -> None:
+        """Takes the counts; leaves them as they were once the connection is over."""
+        with contextlib.suppress(ConnectionClosed):
+            self._planes = tuple(
+                _since(path, self._base.setdefault(path.name, path))
+                for path in self._connection.paths()
+            )
+
+    async def _keep_sampling(self) -> None:
+        while True:
+            await asyncio.sleep(_SAMPLE_EVERY)
+            self.sample()
+
+    async def _follow(self) -> None:
+        async for event in self._connection.events():
+            self.events.append(_event_json(event, self.started))
