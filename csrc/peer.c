@@ -377,6 +377,11 @@ void peer_on_left(struct peer *peer, uint32_t plane, uint64_t nominal) {
     leave(&peer->plane[plane], nominal);
 }
 
+void peer_on_refused(struct peer *peer, int64_t now, uint32_t plane, uint64_t nominal) {
+    leave(&peer->plane[plane], nominal);
+    path_on_acked(&peer->plane[plane].path, now); /* the path is not to blame */
+}
+
 void peer_on_lost(struct peer *peer, int64_t now, uint32_t plane, uint64_t nominal) {
     struct peer_plane *from = &peer->plane[plane];
 

@@ -127,9 +127,10 @@ struct peer_sack {
 };
 void peer_on_sack(struct peer *peer, int64_t now, const struct peer_sack *sack);
 
-/* An attempt on a plane was judged lost, or was given up for another reason. */
+/* An attempt on a plane was judged lost, given up for another reason, or refused by the peer. */
 void peer_on_lost(struct peer *peer, int64_t now, uint32_t plane, uint64_t nominal);
 void peer_on_left(struct peer *peer, uint32_t plane, uint64_t nominal);
+void peer_on_refused(struct peer *peer, int64_t now, uint32_t plane, uint64_t nominal);
 
 void peer_on_trimmed(struct peer *peer, int64_t now, uint32_t plane, uint32_t nominal);
 

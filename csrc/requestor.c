@@ -662,7 +662,7 @@ bool requestor_on_nack(struct requestor *requestor, int64_t now, const struct pa
     if (is_trim)
         peer_on_trimmed(requestor->peer, now, ev_plane(record->ev), record->nominal);
     else
-        peer_on_left(requestor->peer, ev_plane(record->ev), record->nominal);
+        peer_on_refused(requestor->peer, now, ev_plane(record->ev), record->nominal);
     loss_on_lost(&requestor->loss, nack->nack_psn);
     on_progress(requestor, now);
     return true;

@@ -133,6 +133,17 @@ static void note(struct responder *responder, int64_t now, const struct packet *
     responder->unreported_bytes += size;
 }
 
+/* The last one is kept for an immediate that is next in order: it can be delivered at once, while
+ * those behind it would wait for it for ever. */
+static struct immediate *take_immediate(struct responder *responder, uint32_t psn) {
+    const struct pool *pool = responder->immediate_pool;
+    bool is_next = psn_diff(psn, responder->window.cack) == 1;
+
+    if (!is_next && pool->count - pool->used < 2)
+        return NULL;
+    return pool_take(responder->immediate_pool);
+}
+
 static enum responder_verdict place(struct responder *responder, int64_t now,
                                     const struct packet *packet, uint32_t nominal,
                                     uint8_t *reason) {
@@ -151,7 +162,7 @@ static enum responder_verdict place(struct responder *responder, int64_t now,
     if (wire_has_immediate(packet->opcode)) {
         if (responder->stash_count >= responder->max_wimm)
             return unexpected(responder, reason);
-        immediate = pool_take(responder->immediate_pool);
+        immediate = take_immediate(responder, packet->psn);
         if (immediate == NULL) {
             *reason = WIRE_NACK_NO_RESOURCE;
             return RESPONDER_NACK;
