@@ -607,9 +607,11 @@ static uint32_t take_completions(mrc_engine *engine, mrc_event *events, uint32_t
 int mrc_engine_poll(mrc_engine *engine, mrc_event *events, uint32_t room) {
     uint32_t count = take_completions(engine, events, room);
 
-    if (count < room && atomic_exchange(&engine->is_signalled, false)) {
+    if (count < room && atomic_load(&engine->is_signalled)) {
+        /* In this order: what comes before the flag falls is taken here, what comes after it
+         * signals anew. */
         clear_fd(engine->event_fd);
-        /* Whatever came before the flag was cleared has not signalled anew. */
+        atomic_store(&engine->is_signalled, false);
         count += take_completions(engine, events + count, room - count);
         if (count == room && ring_count(&engine->completed) > 0)
             signal_events(engine);

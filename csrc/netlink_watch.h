@@ -2,7 +2,8 @@
 /* What the kernel knows of our interfaces and next hops, followed by a netlink socket of our own.
  *
  * Keeps two tables up to date: planes (an interface by name: index, state, MTU, addresses) and hops
- * (a next hop's link address). Whoever reads them compares with what it last saw. Source: design.md.
+ * (a next hop's link address). Whoever reads them compares with what it last saw.
+ * Source: design.md.
  */
 #ifndef NETLINK_WATCH_H
 #define NETLINK_WATCH_H

@@ -52,7 +52,7 @@ int plane_socket_silence(struct plane_socket *socket, const mrc_address *address
 uint32_t plane_socket_receive(struct plane_socket *socket, uint8_t *buffers,
                               mrc_frame_in frames[PLANE_BATCH]);
 
-/* Sends frames in order. Returns how many of them need not be sent again: those that the kernel took, and
+/* Sends frames in order. Returns how many of them are done with: those that the kernel took, and
  * those it refused for good (counted). Less than `count`: the port is busy. */
 uint32_t plane_socket_send(struct plane_socket *socket, mrc_frame_out *const *frames,
                            uint32_t count);
