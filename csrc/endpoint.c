@@ -550,6 +550,7 @@ void endpoint_free_qp(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp)
     remove_from(&endpoint->answering, QUEUE_ANSWERING, qp);
     remove_from(&endpoint->touched, QUEUE_TOUCHED, qp);
     remove_from(&endpoint->failed, QUEUE_FAILED, qp);
+    remove_from(&endpoint->starved, QUEUE_STARVED, qp);
     retired->number = qp->number;
     retired->until = now + NUMBER_REST;
     timer_heap_set(&endpoint->timers, endpoint_qp_timer(qp), TIMER_NEVER);

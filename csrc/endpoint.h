@@ -25,7 +25,7 @@
 
 enum {
     ENDPOINT_ASKED = 512, /* probes whose answer may still come; a power of two below 2^16 */
-    ENDPOINT_QUEUES = 4,     /* enum qp_queue_kind */
+    ENDPOINT_QUEUES = 5,     /* enum qp_queue_kind */
 };
 
 /* Lists that a queue pair can be on, once on each. */
@@ -34,6 +34,7 @@ enum qp_queue_kind {
     QUEUE_ANSWERING, /* owes an answer now */
     QUEUE_TOUCHED,   /* received something in this batch */
     QUEUE_FAILED,    /* its error has not been polled yet */
+    QUEUE_STARVED,   /* has something to send, but there was no chunk to record it in */
 };
 
 struct qp {
@@ -139,6 +140,7 @@ struct mrc_endpoint {
     struct qp_queue answering;
     struct qp_queue touched;
     struct qp_queue failed;
+    struct qp_queue starved;
     struct peer_entry *ready_head;
     struct peer_entry *ready_tail;
     struct control *controls;

@@ -293,8 +293,22 @@ static bool take_data(struct mrc_endpoint *endpoint, int64_t now, struct peer_en
             qp_queue_push(&entry->ready, QUEUE_READY, qp);
             return false;
         }
+        if (state == REQUESTOR_STARVED)
+            qp_queue_push(&endpoint->starved, QUEUE_STARVED, qp);
     }
     return false;
+}
+
+/* Chunks were given back: whoever went without asks again. */
+static void feed_starved(struct mrc_endpoint *endpoint) {
+    struct qp_queue starved = endpoint->starved;
+    struct qp *qp;
+
+    if (endpoint->chunks.used == endpoint->chunks.count)
+        return;
+    endpoint->starved = (struct qp_queue){0};
+    while ((qp = qp_queue_pop(&starved, QUEUE_STARVED)) != NULL)
+        endpoint_wake_qp(endpoint, qp);
 }
 
 static void take_probes(struct mrc_endpoint *endpoint, int64_t now, struct peer_entry *entry) {
@@ -328,6 +342,7 @@ static bool take_peer(struct mrc_endpoint *endpoint, int64_t now, mrc_frame_out 
 }
 
 bool mrc_endpoint_transmit(mrc_endpoint *endpoint, int64_t now, mrc_frame_out *frame) {
+    feed_starved(endpoint);
     return take_control(endpoint, frame) || take_answer(endpoint, frame) ||
            take_peer(endpoint, now, frame);
 }

@@ -40,6 +40,7 @@ void requestor_init(struct requestor *requestor, int64_t now, const struct reque
     requestor->trim_nack = setup->remote->trim_nack;
     requestor->deadline = INT64_MAX;
     requestor->suspect_at = INT64_MAX;
+    requestor->resume_at = INT64_MAX;
     requestor->age_start = now;
     loss_init(&requestor->loss, setup->local->psn, setup->chunk_pool);
     ev_profile_init(&requestor->evs, setup->seed, setup->plane_mask, config->ev_count,
@@ -91,8 +92,10 @@ static void on_progress(struct requestor *requestor, int64_t now) {
 }
 
 int64_t requestor_deadline(const struct requestor *requestor) {
-    return requestor->deadline < requestor->suspect_at ? requestor->deadline
-                                                       : requestor->suspect_at;
+    int64_t next = requestor->deadline < requestor->suspect_at ? requestor->deadline
+                                                               : requestor->suspect_at;
+
+    return next < requestor->resume_at ? next : requestor->resume_at;
 }
 
 /* ---- Posting and completing ---- */
@@ -162,6 +165,7 @@ void requestor_flush(struct requestor *requestor, int status) {
     requestor->wants_probe = false;
     requestor->deadline = INT64_MAX;
     requestor->suspect_at = INT64_MAX;
+    requestor->resume_at = INT64_MAX;
 }
 
 /* ---- Sending ---- */
@@ -312,24 +316,29 @@ static enum requestor_state resend(struct requestor *requestor, int64_t now, uin
     return REQUESTOR_SENT;
 }
 
-/* Whether PSN loss.next may be used now: the peer's window and the age limit. */
-static bool has_window(struct requestor *requestor, int64_t now) {
+/* Whether PSN loss.next may be used now: the peer's window, the age limit and a record for it.
+ * REQUESTOR_SENT: it may. */
+static enum requestor_state has_window(struct requestor *requestor, int64_t now) {
     struct loss *loss = &requestor->loss;
 
     if ((uint32_t)psn_diff(loss->next, loss->first) >= requestor->window_packets)
-        return false;
+        return REQUESTOR_WAITING;
     if (now - requestor->age_start >= MAX_PACKET_AGE) {
         requestor->age_start = now;
         requestor->age_psns = 0;
     }
-    return requestor->age_psns < AGE_PSNS && loss_prepare(loss);
+    if (requestor->age_psns >= AGE_PSNS) {
+        requestor->resume_at = requestor->age_start + MAX_PACKET_AGE;
+        return REQUESTOR_WAITING;
+    }
+    return loss_prepare(loss) ? REQUESTOR_SENT : REQUESTOR_STARVED;
 }
 
 /* Whether the next packet of the first unsent write may be sent; sets the write up. */
 static bool may_send(struct requestor *requestor, int64_t now) {
     struct write *write = requestor->unsent;
 
-    if (!has_window(requestor, now))
+    if (has_window(requestor, now) != REQUESTOR_SENT)
         return false;
     if (write->sent_packets > 0)
         return true;
@@ -393,6 +402,7 @@ static enum requestor_state send_new(struct requestor *requestor, int64_t now,
 
 enum requestor_state requestor_next(struct requestor *requestor, int64_t now,
                                     struct burst *burst) {
+    enum requestor_state state;
     uint32_t psn;
 
     if (requestor->error != 0)
@@ -401,9 +411,10 @@ enum requestor_state requestor_next(struct requestor *requestor, int64_t now,
         return send_probe(requestor, now, burst);
     if (loss_first_lost(&requestor->loss, &psn))
         return resend(requestor, now, psn, burst);
-    if (requestor->unsent == NULL || !has_window(requestor, now))
+    if (requestor->unsent == NULL)
         return REQUESTOR_WAITING;
-    return send_new(requestor, now, burst);
+    state = has_window(requestor, now);
+    return state == REQUESTOR_SENT ? send_new(requestor, now, burst) : state;
 }
 
 /* ---- What comes back ---- */
@@ -722,6 +733,8 @@ static void expire(struct requestor *requestor, int64_t now, int64_t before) {
 
 void requestor_on_timeout(struct requestor *requestor, int64_t now, uint32_t *suspect) {
     *suspect = EV_NONE;
+    if (requestor->resume_at <= now)
+        requestor->resume_at = INT64_MAX; /* the caller asks for what is to be sent */
     if (requestor->suspect_at <= now) {
         bool has_any = suspects_next(&requestor->suspects, &requestor->evs, suspect);
 

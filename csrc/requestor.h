@@ -50,6 +50,7 @@ enum requestor_state {
     REQUESTOR_SENT,    /* there is a burst, and perhaps more */
     REQUESTOR_BLOCKED, /* there is something to send, but no room at the peer or port */
     REQUESTOR_WAITING, /* nothing to send until something comes back, or is posted */
+    REQUESTOR_STARVED, /* the pool of chunks is empty: to be called when another gave one back */
 };
 
 struct requestor {
@@ -79,6 +80,7 @@ struct requestor {
 
     int64_t age_start; /* of the 2^22 PSNs that max_packet_age allows */
     uint32_t age_psns;
+    int64_t resume_at; /* when they may be used again after they ran out; INT64_MAX: they did not */
 
     int64_t latest;   /* when the last-sent packet known to have arrived was sent */
     int64_t progress; /* when something last came back, or was sent after nothing was left */
