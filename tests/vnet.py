@@ -30,6 +30,13 @@ ADAPTIVE, EQUAL = 0, 1
 FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM = range(0xC6, 0xCC)
 ACK, REQUEST, RESPONSE = 0xD1, 0xD8, 0xD9
 SACK, NACK, PROBE = 0xDC, 0xDD, 0xDE
+EV_GOOD, EV_SKIP, EV_ASSUMED_BAD, EV_DENIED, EV_BACKUP = range(5)
+PLANE_ABSENT, PLANE_PROBING, PLANE_UP, PLANE_OUT = range(4)
+QP_ERROR = 4
+ON_WRITE, ON_RECEIVE, ON_QP, ON_PLANE, ON_EV, ON_PROBE = range(1, 7)
+FLUSHED, REMOTE_ACCESS, REMOTE_OPERATION, INVALID_REQUEST = -16, -17, -18, -19
+RETRY_EXCEEDED, PEER_SILENT, PEER_RESTARTED = -20, -21, -22
+LINK, PEER, SILENT, MTU, ADDRESS, DISABLED = range(1, 7)
 WRITES = (FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM)
 IMMEDIATES = (LAST_IMM, ONLY_IMM)
 
@@ -360,7 +367,7 @@ class Net:
         count: int = 1,
         value: int = 0,
     ) -> int:
-        """Deals with certain packets of a host; action: drop, mark, trim, duplicate, corrupt, delay.
+        """Deals with certain packets of a host: drop, mark, trim, duplicate, corrupt or delay.
 
         Of those that match, `skip` go by, then `count` are dealt with. `value` is trim's DSCP and
         delay's time. Frames are cut into packets while there are rules. Returns its number.
@@ -436,7 +443,7 @@ class Net:
 
     def kept(self) -> list[Kept]:
         kept = self.ffi.new("vnet_kept *")
-        found = []
+        found: list[Kept] = []
         while self.lib.vnet_get_kept(self.c, len(found), kept):
             data = bytes(self.ffi.buffer(kept.data, kept.size))
             found.append(
