@@ -58,9 +58,6 @@ def write_glue() -> None:
     ffi = cffi.FFI()
     ffi.cdef("".join(map(declarations, headers())))
     includes = "".join(f'#include "{Path(header).name}"\n' for header in headers())
-    # While the core grows: a function without a source is weak, so that the rest can be loaded.
-    for name in re.findall(r"\b(mrc_\w+)\(", "".join(map(declarations, headers()))):
-        includes += f"#pragma weak {name}\n"
     ffi.set_source("mrc._core", includes, compiler_verbose=0)
     GLUE.parent.mkdir(exist_ok=True)
     ffi.emit_c_code(str(GLUE))

@@ -116,9 +116,12 @@ class Rig:
         """Removes what killed runs have left, and builds the rig.
 
         Raises:
-            RigError: A tool refused (not root, for example); nothing is left behind.
+            RigError: A tool refused (not root, for example), or a rig of that name stays;
+                nothing is left behind.
         """
         names.clean(self.prefix)
+        for name in set(names.listed()).intersection(self._namespaces()):
+            raise shell.RigError(f"ip netns add {name}", "there is such a rig already")
         if not self._stay:
             _remember(self)
         try:
