@@ -7,77 +7,27 @@
  * while sending, since frames point into the application's memory until the kernel has copied them.
  */
 #define _GNU_SOURCE
-#include "mrc_engine.h"
+#include "engine.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "netlink_watch.h"
-#include "plane_socket.h"
-#include "ring.h"
 
 #define MS ((int64_t)1000000)
 #define NUDGE_INTERVAL (250 * MS) /* between attempts to resolve a next hop [choice] */
 #define BUSY_TIME MS              /* a port that took no more frames is tried again after that */
 #define YIELDS 1000               /* turns that the thread leaves to a waiting caller at most */
 
-enum { FRAMES = 64, FD_NETLINK = MRC_PLANES, FD_WAKE, FD_COUNT };
+enum { FD_NETLINK = MRC_PLANES, FD_WAKE, FD_COUNT };
 
-struct port {
-    struct plane_socket socket;
-    mrc_plane applied; /* what the core was last told */
-    int64_t busy_until;
-    bool enabled;
-    mrc_frame_out *batch[PLANE_BATCH];
-    uint32_t batch_count;
-};
-
-struct mrc_engine {
-    mrc_engine_config config;
-    void *memory;
-    mrc_endpoint *endpoint;
-    struct netlink_watch watch;
-    struct port ports[MRC_PLANES];
-    struct watched_hop *hops; /* by peer * MRC_PLANES + plane */
-    bool *hop_told;           /* whether the core has the hop's address */
-    int64_t nudge_at;
-
-    pthread_mutex_t mutex; /* guards all above and the core */
-    atomic_uint callers;   /* waiting for it */
-    atomic_bool is_stopping;
-    pthread_t thread;
-    bool has_thread;
-    bool is_sleeping; /* guarded by the mutex, as sleep_until */
-    int64_t sleep_until;
-    int64_t worked; /* when a round last found something to do */
-    bool may_spin;
-
-    int event_fd;
-    int wake_fd;
-    int system_errno;
-    struct ring submitted;
-    mrc_submission *submissions;
-    struct ring completed;
-    mrc_event *completions;
-    atomic_bool is_signalled; /* event_fd has been written and not read */
-    atomic_bool is_stalled;   /* the completion ring was full */
-
-    uint8_t *receive_buffers;
-    mrc_frame_out frames[FRAMES];
-};
-
-static int64_t clock_now(void) {
+int64_t engine_clock(void) {
     struct timespec now;
 
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -99,6 +49,8 @@ static void clear_fd(int fd) {
 
     (void)got; /* it fails only when it is clear already */
 }
+
+void engine_wake(struct mrc_engine *engine) { signal_fd(engine->wake_fd); }
 
 static void signal_events(struct mrc_engine *engine) {
     if (!atomic_exchange(&engine->is_signalled, true))
@@ -205,7 +157,7 @@ static bool transmit(struct mrc_engine *engine, int64_t now) {
 
         has_any = true;
         port->batch[port->batch_count++] = frame;
-        if (port->batch_count < PLANE_BATCH && count < FRAMES)
+        if (port->batch_count < PLANE_BATCH && count < ENGINE_FRAMES)
             continue;
         flush_ports(engine, now);
         count = 0;
@@ -223,7 +175,7 @@ static bool is_plane_same(const mrc_plane *a, const mrc_plane *b) {
            memcmp(a->address.bytes, b->address.bytes, sizeof a->address.bytes) == 0;
 }
 
-static void apply_plane(struct mrc_engine *engine, uint32_t number, int64_t now) {
+void engine_apply_plane(struct mrc_engine *engine, uint32_t number, int64_t now) {
     const struct watched_plane *seen = &engine->watch.planes[number];
     struct port *port = &engine->ports[number];
     mrc_plane info = seen->info;
@@ -241,10 +193,10 @@ static void apply_plane(struct mrc_engine *engine, uint32_t number, int64_t now)
     mrc_endpoint_set_plane(engine->endpoint, now, number, &info);
 }
 
-static void apply_watch(struct mrc_engine *engine, int64_t now) {
+void engine_apply_watch(struct mrc_engine *engine, int64_t now) {
     for (uint32_t i = 0; i < MRC_PLANES; i++) {
         if (engine->watch.planes[i].is_used)
-            apply_plane(engine, i, now);
+            engine_apply_plane(engine, i, now);
     }
     for (uint32_t i = 0; i < engine->watch.hop_count; i++) {
         const struct watched_hop *hop = &engine->hops[i];
@@ -316,7 +268,7 @@ static int64_t next_deadline(const struct mrc_engine *engine) {
     return deadline;
 }
 
-static void enter(struct mrc_engine *engine) {
+void engine_enter(struct mrc_engine *engine) {
     atomic_fetch_add(&engine->callers, 1);
     pthread_mutex_lock(&engine->mutex);
     atomic_fetch_sub(&engine->callers, 1);
@@ -330,16 +282,16 @@ static bool has_submissions(const struct mrc_engine *engine) {
 }
 
 /* Sends what a caller's change led to, and wakes the thread if it would sleep too long. */
-static void leave(struct mrc_engine *engine) {
+void engine_leave(struct mrc_engine *engine) {
     bool must_wake;
 
-    service(engine, clock_now());
+    service(engine, engine_clock());
     must_wake = engine->is_sleeping && next_deadline(engine) < engine->sleep_until;
     if (must_wake)
         engine->is_sleeping = false;
     pthread_mutex_unlock(&engine->mutex);
     if (must_wake || (engine->has_thread && has_submissions(engine)))
-        signal_fd(engine->wake_fd);
+        engine_wake(engine);
 }
 
 static bool receive(struct mrc_engine *engine, uint32_t plane) {
@@ -353,7 +305,7 @@ static bool receive(struct mrc_engine *engine, uint32_t plane) {
     for (uint32_t i = 0; i < YIELDS && atomic_load(&engine->callers) > 0; i++)
         sched_yield();
     pthread_mutex_lock(&engine->mutex);
-    now = clock_now();
+    now = engine_clock();
     for (uint32_t i = 0; i < count; i++) {
         frames[i].plane = plane;
         mrc_endpoint_receive(engine->endpoint, now, &frames[i]);
@@ -376,7 +328,7 @@ static void wait_for_work(struct mrc_engine *engine, struct pollfd *polled, int6
 /* One round; sleeps at most until `limit` when there is nothing to do. */
 static void round_once(struct mrc_engine *engine, int64_t limit) {
     struct pollfd polled[FD_COUNT];
-    int64_t now = clock_now();
+    int64_t now = engine_clock();
     int64_t until;
     bool has_any = false;
 
@@ -401,11 +353,11 @@ static void round_once(struct mrc_engine *engine, int64_t limit) {
         sched_yield();
     pthread_mutex_lock(&engine->mutex);
     engine->is_sleeping = false;
-    now = clock_now();
+    now = engine_clock();
     if (has_any)
         mrc_endpoint_drained(engine->endpoint, now);
     if (polled[FD_NETLINK].revents && netlink_watch_read(&engine->watch))
-        apply_watch(engine, now);
+        engine_apply_watch(engine, now);
     has_any = service(engine, now) || has_any;
     if (has_any)
         engine->worked = now;
@@ -423,14 +375,14 @@ static void *run_thread(void *argument) {
 }
 
 int mrc_engine_run(mrc_engine *engine, int64_t timeout) {
-    int64_t limit = timeout < 0 ? INT64_MAX : clock_now() + timeout;
+    int64_t limit = timeout < 0 ? INT64_MAX : engine_clock() + timeout;
 
     if (engine->has_thread)
         return MRC_ERROR_STATE;
     do {
         errno = 0;
         round_once(engine, limit);
-    } while (ring_count(&engine->completed) == 0 && errno != EINTR && clock_now() < limit);
+    } while (ring_count(&engine->completed) == 0 && errno != EINTR && engine_clock() < limit);
     return MRC_OK;
 }
 
@@ -549,7 +501,7 @@ mrc_engine *mrc_engine_open(const mrc_engine_config *config, int *error) {
 
 void mrc_engine_close(mrc_engine *engine) {
     atomic_store(&engine->is_stopping, true);
-    signal_fd(engine->wake_fd);
+    engine_wake(engine);
     if (engine->has_thread)
         pthread_join(engine->thread, NULL);
     free_engine(engine);
@@ -567,15 +519,6 @@ int mrc_engine_fd(const mrc_engine *engine) { return engine->event_fd; }
 
 int mrc_engine_errno(const mrc_engine *engine) { return engine->system_errno; }
 
-int mrc_engine_probe_capability(void) {
-    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
-
-    if (fd < 0)
-        return errno;
-    close(fd);
-    return 0;
-}
-
 /* ---- Rings ---- */
 
 int mrc_engine_submit(mrc_engine *engine, const mrc_submission *submission) {
@@ -589,7 +532,7 @@ int mrc_engine_submit(mrc_engine *engine, const mrc_submission *submission) {
     ring_push(&engine->submitted);
     atomic_thread_fence(memory_order_seq_cst); /* before the try, after the push */
     if (pthread_mutex_trylock(&engine->mutex) == 0)
-        leave(engine); /* sends it at once: no hand-over to the thread */
+        engine_leave(engine); /* sends it at once: no hand-over to the thread */
     return MRC_OK;
 }
 
@@ -618,203 +561,10 @@ int mrc_engine_poll(mrc_engine *engine, mrc_event *events, uint32_t room) {
     }
     if (atomic_exchange(&engine->is_stalled, false)) {
         if (engine->has_thread) {
-            signal_fd(engine->wake_fd);
+            engine_wake(engine);
         } else if (pthread_mutex_trylock(&engine->mutex) == 0) {
-            leave(engine);
+            engine_leave(engine);
         }
     }
     return (int)count;
-}
-
-/* ---- Everything else: the core's calls, with the mutex ---- */
-
-int mrc_engine_add_plane(mrc_engine *engine, uint32_t plane, const char *name,
-                         const mrc_address *address) {
-    struct plane_socket_config config = {
-        .udp_port = engine->config.core.udp_port,
-        .qp_prefix = engine->config.core.qp_prefix,
-        .receive_buffer = engine->config.receive_buffer,
-        .send_buffer = engine->config.send_buffer,
-    };
-    struct watched_plane *watched;
-    struct port *port;
-    int status = MRC_OK;
-
-    if (plane >= MRC_PLANES || strlen(name) == 0 || strlen(name) >= WATCH_NAME)
-        return MRC_ERROR_ARGUMENT;
-    enter(engine);
-    watched = &engine->watch.planes[plane];
-    port = &engine->ports[plane];
-    if (watched->is_used) {
-        status = MRC_ERROR_ARGUMENT;
-    } else if ((engine->system_errno = plane_socket_open(&port->socket, &config)) != 0) {
-        status = MRC_ERROR_SYSTEM;
-    } else {
-        watched->is_used = true;
-        memcpy(watched->name, name, strlen(name) + 1);
-        watched->wanted = *address;
-        port->enabled = true;
-        netlink_watch_sync(&engine->watch);
-        apply_watch(engine, clock_now());
-        mrc_endpoint_set_plane(engine->endpoint, clock_now(), plane, &port->applied);
-    }
-    leave(engine);
-    if (engine->has_thread)
-        signal_fd(engine->wake_fd); /* it polls without the new socket */
-    return status;
-}
-
-int mrc_engine_enable_plane(mrc_engine *engine, uint32_t plane, bool enabled) {
-    int status = MRC_ERROR_NOT_FOUND;
-
-    enter(engine);
-    if (plane < MRC_PLANES && engine->watch.planes[plane].is_used) {
-        engine->ports[plane].enabled = enabled;
-        apply_plane(engine, plane, clock_now());
-        status = MRC_OK;
-    }
-    leave(engine);
-    return status;
-}
-
-int mrc_engine_get_plane(mrc_engine *engine, uint32_t plane, mrc_engine_plane *out) {
-    int status = MRC_ERROR_NOT_FOUND;
-
-    enter(engine);
-    if (plane < MRC_PLANES && engine->watch.planes[plane].is_used) {
-        struct port *port = &engine->ports[plane];
-
-        plane_socket_count_drops(&port->socket);
-        memset(out, 0, sizeof *out);
-        memcpy(out->name, engine->watch.planes[plane].name, sizeof out->name);
-        out->index = engine->watch.planes[plane].index;
-        out->info = port->applied;
-        out->receive_buffer = port->socket.receive_buffer;
-        out->vnet_header = port->socket.has_gso;
-        out->kernel_drops = port->socket.kernel_drops;
-        out->send_errors = port->socket.send_errors;
-        out->send_errno = port->socket.send_errno;
-        status = MRC_OK;
-    }
-    leave(engine);
-    return status;
-}
-
-static void follow_hop(struct mrc_engine *engine, uint32_t peer, uint32_t plane,
-                       const mrc_address *next_hop) {
-    uint32_t index = peer * MRC_PLANES + plane;
-
-    engine->hops[index] = (struct watched_hop){
-        .is_used = next_hop->version != 0, .plane = plane, .next_hop = *next_hop};
-}
-
-int mrc_engine_peer_add(mrc_engine *engine, const mrc_peer_setup *setup,
-                        const mrc_address next_hops[MRC_PLANES]) {
-    int peer;
-
-    enter(engine);
-    peer = mrc_peer_add(engine->endpoint, clock_now(), setup);
-    for (uint32_t i = 0; peer >= 0 && i < MRC_PLANES; i++)
-        follow_hop(engine, (uint32_t)peer, i, &next_hops[i]);
-    if (peer >= 0) {
-        netlink_watch_sync(&engine->watch);
-        apply_watch(engine, clock_now());
-        engine->nudge_at = 0;
-    }
-    leave(engine);
-    return peer;
-}
-
-int mrc_engine_peer_set_address(mrc_engine *engine, uint32_t peer, uint32_t plane,
-                                const mrc_address *address, const mrc_address *next_hop) {
-    int status;
-
-    enter(engine);
-    status = mrc_peer_set_address(engine->endpoint, clock_now(), peer, plane, address);
-    if (status == MRC_OK) {
-        mrc_peer_set_neighbour(engine->endpoint, clock_now(), peer, plane, NULL);
-        follow_hop(engine, peer, plane, next_hop);
-        netlink_watch_sync(&engine->watch);
-        apply_watch(engine, clock_now());
-        engine->nudge_at = 0;
-    }
-    leave(engine);
-    return status;
-}
-
-int mrc_engine_peer_remove(mrc_engine *engine, uint32_t peer) {
-    int status;
-
-    enter(engine);
-    status = mrc_peer_remove(engine->endpoint, peer);
-    for (uint32_t i = 0; status == MRC_OK && i < MRC_PLANES; i++) {
-        engine->hops[peer * MRC_PLANES + i].is_used = false;
-        engine->hop_told[peer * MRC_PLANES + i] = false;
-    }
-    leave(engine);
-    return status;
-}
-
-/* The rest adds nothing to the core's call but the mutex and the clock. */
-#define WITH_CORE(call)                                                                            \
-    int status;                                                                                    \
-    enter(engine);                                                                                 \
-    status = (call);                                                                               \
-    leave(engine);                                                                                 \
-    return status
-
-int mrc_engine_peer_fail(mrc_engine *engine, uint32_t peer, int status_of_qps) {
-    WITH_CORE(mrc_peer_fail(engine->endpoint, clock_now(), peer, status_of_qps));
-}
-
-int mrc_engine_peer_check(mrc_engine *engine, uint32_t peer) {
-    WITH_CORE(mrc_peer_check(engine->endpoint, clock_now(), peer));
-}
-
-int mrc_engine_peer_stats(mrc_engine *engine, uint32_t peer, uint32_t plane,
-                          mrc_plane_stats *stats) {
-    WITH_CORE(mrc_peer_stats(engine->endpoint, peer, plane, stats));
-}
-
-int mrc_engine_register(mrc_engine *engine, const mrc_region *region) {
-    WITH_CORE(mrc_endpoint_register(engine->endpoint, region));
-}
-
-int mrc_engine_deregister(mrc_engine *engine, uint32_t key) {
-    WITH_CORE(mrc_endpoint_deregister(engine->endpoint, key));
-}
-
-int mrc_engine_qp_create(mrc_engine *engine, uint32_t domain, mrc_qp_attributes *local) {
-    WITH_CORE(mrc_qp_create(engine->endpoint, clock_now(), domain, UINT32_MAX, local));
-}
-
-int mrc_engine_qp_connect(mrc_engine *engine, uint32_t qp, uint32_t peer,
-                          const mrc_qp_attributes *remote) {
-    WITH_CORE(mrc_qp_connect(engine->endpoint, clock_now(), qp, peer, remote));
-}
-
-int mrc_engine_qp_close(mrc_engine *engine, uint32_t qp) {
-    WITH_CORE(mrc_qp_close(engine->endpoint, clock_now(), qp));
-}
-
-int mrc_engine_qp_stats(mrc_engine *engine, uint32_t qp, mrc_qp_stats *stats) {
-    WITH_CORE(mrc_qp_get_stats(engine->endpoint, qp, stats));
-}
-
-int mrc_engine_qp_evs(mrc_engine *engine, uint32_t qp, mrc_ev_info *evs, uint32_t room) {
-    WITH_CORE(mrc_qp_evs(engine->endpoint, qp, evs, room));
-}
-
-int mrc_engine_qp_deny(mrc_engine *engine, uint32_t qp, uint32_t ev, bool deny) {
-    WITH_CORE(mrc_qp_deny(engine->endpoint, clock_now(), qp, ev, deny));
-}
-
-int mrc_engine_probe(mrc_engine *engine, const mrc_probe *probe) {
-    WITH_CORE(mrc_endpoint_probe(engine->endpoint, clock_now(), probe));
-}
-
-void mrc_engine_counters(mrc_engine *engine, mrc_counters *counters) {
-    enter(engine);
-    mrc_endpoint_counters(engine->endpoint, counters);
-    leave(engine);
 }

@@ -25,8 +25,10 @@ enum {
 };
 
 static uint64_t bdp_of(const struct nscc *nscc) {
-    /* 800 Gb/s over 1 s is 8e20 bit ns: divide first, by the common factor. */
-    return nscc->config.rate_bps / 1000 * (uint64_t)(nscc->base_rtt / 100 + 1) / (NS_BYTES / 100000);
+    /* 800 Gb/s over 1 s is 8e20 bit ns: divide first. */
+    uint64_t kilobits = nscc->config.rate_bps / 1000;
+
+    return kilobits * (uint64_t)(nscc->base_rtt / 100 + 1) / (NS_BYTES / 100000);
 }
 
 static void cap(struct nscc *nscc) {

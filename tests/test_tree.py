@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
 
 # What stands outside the core: the engine, and what it alone uses.
-DRIVERS = {"engine", "plane_socket", "netlink_watch"}
+DRIVERS = {"engine", "engine_calls", "plane_socket", "netlink_watch"}
 
 # What the compiler itself may call; everything else is a system or a library call. The last is
 # libgcc's arithmetic, for processors without the instruction.
@@ -32,8 +32,8 @@ CFLAGS = [
 # include. State machines never see bytes, formats never see state, and the state files are
 # strangers to each other.
 LAYERS = {
-    "leaf": {"mrc", "pool", "prng", "psn", "ring"},
-    "bytes": {"bytes", "encap", "icrc", "icrc_table"},
+    "leaf": {"bytes", "config", "mrc", "pool", "prng", "psn", "ring"},
+    "bytes": {"encap", "icrc", "icrc_table"},
     "packet": {"wire"},
     "state": {
         *("ev_profile", "events", "loss", "memory_table", "nscc", "path"),
@@ -41,7 +41,10 @@ LAYERS = {
     },
     "group": {"peer", "suspects"},
     "half": {"requestor", "responder"},
-    "endpoint": {"endpoint"},
+    "endpoint": {
+        *("endpoint", "endpoint_events", "endpoint_probe", "endpoint_receive"),
+        "endpoint_transmit",
+    },
     "tool": {"mrc_wire"},
     "driver": {"mrc_engine", *DRIVERS},
 }
