@@ -32,11 +32,11 @@ CFLAGS = [
 # include. State machines never see bytes, formats never see state, and the state files are
 # strangers to each other.
 LAYERS = {
-    "leaf": {"bytes", "config", "mrc", "pool", "prng", "psn", "ring"},
+    "leaf": {"bytes", "mrc", "pool", "prng", "psn", "ring"},
     "bytes": {"encap", "icrc", "icrc_table"},
     "packet": {"wire"},
     "state": {
-        *("ev_profile", "events", "loss", "memory_table", "nscc", "path"),
+        *("config", "ev_profile", "events", "loss", "memory_table", "nscc", "path"),
         *("psn_window", "timer_heap"),
     },
     "group": {"peer", "suspects"},
