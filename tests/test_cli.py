@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import io
 import json
 import os
 import subprocess
@@ -769,6 +770,51 @@ def test_a_quantity_has_its_unit(count: int, text: str) -> None:
 
 def test_a_duration_is_a_clock() -> None:
     assert [progress.duration(s) for s in (7.4, 61, 3723)] == ["0:07", "1:01", "1:02:03"]
+
+
+class Terminal(io.StringIO):
+    """Knows when it was written to often enough."""
+
+    def __init__(self, enough: int) -> None:
+        super().__init__()
+        self.enough = enough
+        self.reached = asyncio.Event()
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.enough -= 1
+        if self.enough == 0:
+            self.reached.set()
+        return super().write(text)
+
+
+def test_on_a_terminal_the_line_is_redrawn_and_gone_at_the_end() -> None:
+    counter = Counter(1000)
+    counter.done = 500
+
+    async def work() -> str:
+        stream = Terminal(2)
+        async with progress.Progress(counter, lambda: (plane("a", 1),), stream) as shown:
+            await stream.reached.wait()
+        shown.show("the end")
+        return stream.getvalue()
+
+    nothing, *drawn, last = asyncio.run(asyncio.wait_for(work(), 30)).split("\r")
+    assert nothing == ""
+    assert len(drawn) == 2
+    assert all(text.startswith(" 50 %") and text.endswith("\x1b[K") for text in drawn)
+    assert last == "\x1b[Kthe end\n"
+
+
+def test_help_documents_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    for main in MAINS.values():
+        with pytest.raises(SystemExit, match="0"):
+            main(["--help"])
+        out = " ".join(capsys.readouterr().out.split())
+        for code in ExitCode:
+            assert f" {int(code)}" in out
 
 
 def test_nothing_is_drawn_in_a_pipe(tmp_path: Path, box: Path) -> None:

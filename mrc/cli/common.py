@@ -147,11 +147,20 @@ def ratio(part: float, whole: float, *, digits: int = 6) -> float | None:
 # Arguments.
 
 
+_EXIT_CODES_HELP: Final = (
+    "Exit codes: 0 done; 1 other failure; 2 usage; 3 cannot connect; 4 connection lost or refused "
+    "by the peer; 5 checksum differs; 6 local input or output; 77 raw sockets not permitted; "
+    "130, 143 interrupted."
+)
+
+
 class Parser(argparse.ArgumentParser):
     """Raises CommandError instead of leaving, so that `--json` holds for usage errors too."""
 
     def __init__(self, prog: str, description: str) -> None:
-        super().__init__(prog=prog, description=description, allow_abbrev=False)
+        super().__init__(
+            prog=prog, description=description, epilog=_EXIT_CODES_HELP, allow_abbrev=False
+        )
 
     def error(self, message: str) -> NoReturn:
         """Reports a usage error."""

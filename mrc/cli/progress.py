@@ -14,7 +14,17 @@ from typing import Any, Final, TextIO
 
 from mrc.cli.traffic import PlaneTraffic
 
-__all__ = ["Counter", "Progress", "duration", "line", "plane_table", "quantity", "summary", "table"]
+__all__ = [
+    "Counter",
+    "Progress",
+    "duration",
+    "ending",
+    "line",
+    "plane_table",
+    "quantity",
+    "summary",
+    "table",
+]
 
 _REDRAW_EVERY: Final = 0.25
 _SMOOTHING: Final = 0.3
@@ -197,6 +207,13 @@ class Progress:
             text = line(self._counter, self._rate.get("", 0.0), rates)
             columns = shutil.get_terminal_size().columns
             self._write("\r" + text[: columns - 1] + "\x1b[K")
+
+
+def ending(counter: Counter, planes: Iterable[PlaneTraffic], seconds: float) -> str:
+    """What a person is shown after a transfer."""
+    files = "1 file" if counter.files == 1 else f"{counter.files} files"
+    head = f"{files}, {quantity(counter.done)} in {seconds:.1f} s"
+    return f"{head}\n{plane_table(planes, seconds)}"
 
 
 def summary(counter: Counter, seconds: float) -> dict[str, Any]:

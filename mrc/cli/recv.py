@@ -29,7 +29,7 @@ from mrc.cli.common import (
     run,
     say,
 )
-from mrc.cli.progress import Counter, Progress, plane_table, quantity, summary
+from mrc.cli.progress import Counter, Progress, ending, summary
 from mrc.cli.store import DirectoryStore, DiscardStore, Store, StreamStore, Target
 from mrc.cli.traffic import Traffic, planes_json
 from mrc.cli.transfer import Channel, Done, End, Entry, Go, Hello, Start, Stored
@@ -187,10 +187,7 @@ async def receive(connection: Connection, store: Store, result: Result) -> None:
             "path_events": list(traffic.events),
         }
         _add(result, one)
-        progress.show(
-            f"{counter.files} files, {quantity(counter.done)} in {seconds:.1f} s\n"
-            + plane_table(traffic.planes, seconds)
-        )
+        progress.show(ending(counter, traffic.planes, seconds))
     await connection.close()
 
 

@@ -24,7 +24,7 @@ from mrc.cli.common import (
     run,
     say,
 )
-from mrc.cli.progress import Counter, Progress, plane_table, quantity, summary
+from mrc.cli.progress import Counter, Progress, ending, summary
 from mrc.cli.source import Item, Reader, collect
 from mrc.cli.traffic import Traffic, planes_json
 from mrc.cli.transfer import BLOCK, Channel, Done, End, Go, Hello, Start, Stored
@@ -168,10 +168,7 @@ async def send(connection: Connection, items: Sequence[Item], result: Result) ->
         result.update(summary(counter, seconds))
         result["planes"] = planes_json(traffic.planes)
         result["path_events"] = list(traffic.events)
-        progress.show(
-            f"{counter.files} files, {quantity(counter.done)} in {seconds:.1f} s\n"
-            + plane_table(traffic.planes, seconds)
-        )
+        progress.show(ending(counter, traffic.planes, seconds))
 
 
 async def _send(arguments: argparse.Namespace, result: Result) -> None:

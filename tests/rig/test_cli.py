@@ -116,7 +116,7 @@ def content(size: int) -> bytes:
     return hashlib.shake_128(b"mrc").digest(size)
 
 
-def slow(rig: Rig, mbit: float = 50) -> None:
+def slow(rig: Rig, mbit: float = 150) -> None:
     """So that there is a middle of a transfer."""
     for plane in rig.planes:
         plane.rate(mbit)
@@ -277,7 +277,7 @@ def test_a_shrinking_file_is_a_clear_error_on_both_sides(
 ) -> None:
     path = tmp_path / "f"
     path.write_bytes(content(64 * MIB))
-    slow(rig, 100)
+    slow(rig)
     receiver = receive(rig, inbox)
     sender = send(rig, path)
     wait_for_size(part_of(inbox), 4 * MIB)
