@@ -58,8 +58,10 @@ class Impairment:
 
 
 def draw(percent: float) -> str:
-    """The condition that is true for so many percent of the frames."""
-    return f"numgen random mod {MILLION} < {round(percent * MILLION / 100)}"
+    """The condition that is true for so many percent of the frames, which are more than none."""
+    bound = round(percent * MILLION / 100)
+    # nftables refuses a comparison that is always true, or never.
+    return "" if bound >= MILLION else f"numgen random mod {MILLION} < {max(bound, 1)}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

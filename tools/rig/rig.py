@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import ipaddress
 import itertools
 import os
 import signal
@@ -185,7 +186,7 @@ def _address(ip: IPFamily, plane: int, host: int) -> str:
     if ip == 4:
         return f"10.{plane}.0.{host}/24"
     if ip == 6:
-        return f"fd00:{plane:x}::{host:x}/64"
+        return str(ipaddress.ip_interface(f"fd00:{plane:x}::{host:x}/64"))
     if ip == "ll":  # what the kernel makes of the MAC
         return f"fe80::ff:fe00:{plane << 8 | host:x}/64"
     raise ValueError(f"ip is 4, 6 or 'll', not {ip!r}")
