@@ -8,9 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 from mrc.connection import Connection, Message
-from mrc.errors import (
-    ConnectionClosedOK,
-)
+from mrc.errors import ConnectionClosedOK
 
 
 class Pipe:
@@ -21,12 +19,10 @@ class Pipe:
         self.other: Pipe
         self.closed = False
         self.peer = "fake"
-        self.sent_bytes = 0
 
     async def send(self, data: Any, *, imm: int | None = None) -> None:
         if self.closed or self.other.closed:
             raise ConnectionClosedOK("closed")
-        self.sent_bytes += len(data)
         await self.other.inbox.put(Message(bytes(data), imm))
 
     async def post_send(self, data: Any, *, imm: int | None = None) -> asyncio.Future[None]:

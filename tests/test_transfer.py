@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files from mrc-send to mrc-recv between two ends of a connection that is two queues: what arrives,
-what is refused, and what both sides are told.
+"""Files from mrc-send to mrc-recv over a connection that is two queues: what arrives, what is
+refused, and what both sides are told.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ from hypothesis import strategies as st
 from mrc.cli import common, recv, send, source, store, transfer
 from mrc.cli.common import CommandError, ExitCode
 from mrc.connection import Connection
-from mrc.errors import (
-    ConnectionClosedOK,
-    ProtocolError,
-)
+from mrc.errors import ConnectionClosedOK, ProtocolError
 
 
 def counts() -> dict[str, Any]:
