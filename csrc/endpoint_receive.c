@@ -78,7 +78,8 @@ static void on_data(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
         return;
     }
     plane->stats.packets_received++;
-    qp->peer->received = now;
+    if (peer_on_received(qp->peer, now))
+        endpoint_settle_peer(endpoint, now, endpoint_entry(endpoint, qp->peer));
     qp_queue_push(&endpoint->touched, QUEUE_TOUCHED, qp);
     if (arrival->is_marked) {
         struct control control = {.kind = CONTROL_MARK, .qp = qp->number, .cause = *cause};

@@ -551,6 +551,19 @@ static void plan_probes(struct peer *peer, int64_t now, uint32_t i) {
     peer->asked++;
 }
 
+bool peer_on_received(struct peer *peer, int64_t now) {
+    bool has_begun = now - peer->received >= RECEIVING_MEMORY;
+
+    peer->received = now;
+    for (uint32_t i = 0; has_begun && i < MRC_PLANES; i++) {
+        struct path *path = &peer->plane[i].path;
+
+        if (path->state == MRC_PLANE_UP && path->probe_at > now + REFRESH)
+            path->probe_at = now + REFRESH;
+    }
+    return has_begun;
+}
+
 bool peer_on_timeout(struct peer *peer, int64_t now) {
     bool is_due = false;
 

@@ -88,6 +88,9 @@ void peer_on_facts(struct peer *peer, int64_t now, uint32_t plane);
  * with a window of its own. */
 uint32_t peer_take_changes(struct peer *peer, int64_t now);
 
+/* Data came. True when that has just begun, and the ways back are to be looked at more often. */
+bool peer_on_received(struct peer *peer, int64_t now);
+
 /* A queue pair with this MTU now belongs to it. */
 void peer_on_qp(struct peer *peer, int64_t now, uint32_t mtu);
 
