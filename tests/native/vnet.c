@@ -298,9 +298,9 @@ static void service(struct vnet *net, uint32_t number) {
     take_in(net, host);
     if (mrc_endpoint_deadline(host->endpoint) <= net->now)
         mrc_endpoint_timeout(host->endpoint, net->now);
-    send_out(net, number);
     take_events(net, number);
     send_out(net, number);
+    take_events(net, number);
     vnet_check_host(net, number);
     deadline = mrc_endpoint_deadline(host->endpoint);
     if (deadline != INT64_MAX)

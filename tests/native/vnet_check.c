@@ -108,7 +108,7 @@ static void check_psn(struct vnet *net, struct vnet_side *from, const struct pac
 }
 
 /* The plane that carries data is up, and all of them have been dealt the same. */
-static void check_plane(struct vnet *net, struct vnet_side *from, uint32_t plane, uint32_t frame) {
+static void check_plane(struct vnet *net, struct vnet_side *from, uint32_t plane) {
     struct vnet_host *host = &net->hosts[from->host];
     uint64_t least = UINT64_MAX;
     uint64_t most = 0;
@@ -128,7 +128,7 @@ static void check_plane(struct vnet *net, struct vnet_side *from, uint32_t plane
         least = bytes < least ? bytes : least;
         most = bytes > most ? bytes : most;
     }
-    if (most > least + MRC_BURST * (uint64_t)frame + host->rtx_bytes)
+    if (most > least + MRC_BURST * (uint64_t)host->largest + host->rtx_bytes)
         vnet_fail(net, "unequal loading: %" PRIu64 " and %" PRIu64 " bytes", least, most);
 }
 
@@ -150,9 +150,10 @@ static void see_sent(struct vnet *net, const struct vnet_frame *frame, uint32_t 
     host->ports[frame->plane].counts.data_bytes += nominal;
     host->ports[frame->plane].fair_bytes += nominal;
     host->rtx_bytes += packet->rtx ? nominal : 0;
+    host->largest = nominal > host->largest ? nominal : host->largest;
     to->other->packets++;
     check_psn(net, to->other, packet, encap->ev);
-    check_plane(net, to->other, frame->plane, nominal);
+    check_plane(net, to->other, frame->plane);
     for (uint32_t i = 0; i < to->other->denied_count; i++) {
         if (to->other->denied[i] == encap->ev)
             vnet_fail(net, "data on the denied EV %08X", encap->ev);
@@ -229,6 +230,16 @@ static void on_received(struct vnet *net, struct vnet_side *side, const mrc_even
     vnet_fail(net, "immediate %u came, which nobody had sent", event->immediate);
 }
 
+/* A plane that comes up does not catch up on what it missed. */
+static void level(struct vnet *net, uint32_t host, uint32_t plane) {
+    struct vnet_port *ports = net->hosts[host].ports;
+
+    for (uint32_t i = 0; i < net->options.planes; i++) {
+        if (ports[i].fair_bytes > ports[plane].fair_bytes)
+            ports[plane].fair_bytes = ports[i].fair_bytes;
+    }
+}
+
 void vnet_check_event(struct vnet *net, uint32_t host, const mrc_event *event) {
     struct vnet_side *side = side_with(net, host, event->qp);
 
@@ -246,9 +257,8 @@ void vnet_check_event(struct vnet *net, uint32_t host, const mrc_event *event) {
             side->error = event->status;
         break;
     case MRC_EVENT_PLANE:
-        net->hosts[host].rtx_bytes = 0;
-        for (uint32_t i = 0; i < net->options.planes; i++)
-            net->hosts[host].ports[i].fair_bytes = 0;
+        if (event->state == MRC_PLANE_UP)
+            level(net, host, event->plane);
         break;
     default:
         break;
@@ -278,9 +288,9 @@ static void check_qp(struct vnet *net, struct vnet_side *side) {
         return;
     }
     if (stats.packets_sent != side->packets || stats.packets_retransmitted != side->rtx)
-        vnet_fail(net, "%06X counts %" PRIu64 " packets and %" PRIu64 " again: %" PRIu64 ", %" PRIu64,
-                  side->local.number, stats.packets_sent, stats.packets_retransmitted,
-                  side->packets, side->rtx);
+        vnet_fail(net, "%06X counts %" PRIu64 " packets, %" PRIu64 " of them again, not %" PRIu64
+                  " and %" PRIu64, side->local.number, stats.packets_sent,
+                  stats.packets_retransmitted, side->packets, side->rtx);
     if (stats.writes_posted != side->posted_count || stats.writes_completed > side->completed)
         vnet_fail(net, "%06X counts writes wrong", side->local.number);
     if (stats.wimm_outstanding > side->other->local.max_wimm ||

@@ -88,7 +88,7 @@ struct vnet_port {
     int64_t free_at; /* when all that is queued has left */
     bool is_busy;
     vnet_counts counts;
-    uint64_t fair_bytes; /* policy equal: dealt since the planes last changed */
+    uint64_t fair_bytes; /* policy equal: dealt, or missed while it was out */
 };
 
 struct vnet_host {
@@ -107,7 +107,8 @@ struct vnet_host {
     int64_t serviced;
     uint32_t spins; /* services at one moment without a frame */
     struct vnet_side **by_number; /* by the low 16 bits of the queue pair's number */
-    uint64_t rtx_bytes;           /* retransmitted since the planes last changed */
+    uint64_t rtx_bytes;           /* retransmitted */
+    uint32_t largest;             /* nominal size of a packet */
 };
 
 struct vnet {
