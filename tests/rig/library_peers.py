@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of test_library.py: `python library_peers.py LOOP SCENARIO TARGET [KEY=VALUE...]`.
+
+A scenario is a coroutine `NAME_server` or `NAME_client`; what it returns is printed as one line of
+JSON. A server prints "listening" once it is. KEY=VALUE are settings of `mrc.Config`, and `planes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import random
+import resource
+import sys
+import time
+from typing import Any
+
+import uvloop
+
+import mrc
+
+SIZES = [0, 1, 1023, 1024, 1025, 2032, 2033, 4096, 65536, 1_000_001, 5 << 20, 33 << 20]
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def options(words: list[str]) -> dict[str, Any]:
+    """The keyword arguments of `connect` and `listen`."""
+    values = dict(word.split("=", 1) for word in words)
+    planes = values.pop("planes", None)
+    config = mrc.Config(**{name: json.loads(value) for name, value in values.items()})
+    return {"planes": planes.split(",") if planes else None, "config": config}
+
+
+@contextlib.asynccontextmanager
+async def listening(target: str, words: list[str]) -> Any:
+    async with mrc.listen(None if target == "-" else target, **options(words)) as listener:
+        say("listening")
+        yield listener
+
+
+def pattern(size: int, seed: int) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+async def exchange(connection: mrc.Connection, seed: int) -> int:
+    """Sends messages of all sizes, and receives the peer's at the same time; returns errors."""
+
+    async def send() -> None:
+        completions = [
+            await connection.post_send(pattern(size, seed + index), imm=index)
+            for index, size in enumerate(SIZES)
+        ]
+        for completion in completions:
+            await completion
+
+    async def receive() -> int:
+        errors = 0
+        for index, size in enumerate(SIZES):
+            message = await connection.recv()
+            expected = pattern(size, 1000 - seed + index)
+            errors += message.data != expected or message.imm != index
+        return errors
+
+    _, errors = await asyncio.gather(send(), receive())
+    return errors
+
+
+async def sizes_server(target: str, words: list[str]) -> dict[str, Any]:
+    async with listening(target, words) as listener:
+        connection = await listener.accept()
+        async with connection:
+            errors = await exchange(connection, 0)
+            async for _ in connection:
+                errors += 1
+        return {"errors": errors}
+
+
+async def sizes_client(target: str, words: list[str]) -> dict[str, Any]:
+    async with mrc.connect(target, **options(words)) as connection:
+        errors = await exchange(connection, 1000)
+        paths = [
+            {"name": p.name, "state": p.state, "bytes_sent": p.bytes_sent}
+            for p in connection.paths()
+        ]
+        return {"errors": errors, "paths": paths, "notices": connection.notices}
+
+
+async def echo(connection: mrc.Connection) -> int:
+    count = 0
+    async with connection:
+        async for message in connection:
+            await connection.send(message.data, imm=message.imm)
+            count += 1
+    return count
+
+
+async def echo_server(target: str, words: list[str]) -> dict[str, Any]:
+    """Echoes on every connection until the first 64 are closed, or one is if `once`."""
+    async with listening(target, words) as listener, asyncio.TaskGroup() as group:
+        tasks = [group.create_task(echo(await listener.accept())) for _ in range(64)]
+    return {"echoed": sum(task.result() for task in tasks)}
+
+
+async def echo_client(target: str, words: list[str]) -> dict[str, Any]:
+    settings = options(words)
+    async with mrc.Endpoint(settings["planes"], settings["config"]) as endpoint:
+        connections = await asyncio.gather(*(endpoint.connect(target) for _ in range(64)))
+
+        async def ask(number: int, connection: mrc.Connection) -> int:
+            rng = random.Random(number)
+            errors = 0
+            async with connection:
+                for index in range(20):
+                    data = rng.randbytes(rng.choice([0, 1, 100, 3000, 100_000]))
+                    _, answer = await asyncio.gather(
+                        connection.send(data, imm=index), connection.recv()
+                    )
+                    errors += answer.data != data or answer.imm != index
+            return errors
+
+        results = await asyncio.gather(*(ask(n, c) for n, c in enumerate(connections)))
+        return {"errors": sum(results), "links": len(endpoint.links)}
+
+
+async def cancel_server(target: str, words: list[str]) -> dict[str, Any]:
+    """Receives under random time limits; returns what each message was."""
+    rng = random.Random(7)
+    got: list[int] = []
+    torn = 0
+    async with listening(target, words) as listener, await listener.accept() as connection:
+        while True:
+            try:
+                async with asyncio.timeout(rng.random() * 4e-3):
+                    message = await connection.recv()
+            except TimeoutError:
+                continue
+            except mrc.ConnectionClosedOK:
+                break
+            number = message.imm
+            assert number is not None
+            torn += message.data != bytes([number & 0xFF]) * len(message)
+            got.append(number)
+    return {"got": got, "torn": torn}
+
+
+async def cancel_client(target: str, words: list[str]) -> dict[str, Any]:
+    rng = random.Random(8)
+    finished = []
+    async with mrc.connect(target, **options(words)) as connection:
+        for number in range(150):
+            data = bytearray([number & 0xFF]) * rng.choice([1, 5000, 300_000, 8 << 20])
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rng.choice([0, 1e-4, 1e-3, 5e-3, 1])):
+                    await connection.send(data, imm=number)
+                    finished.append(number)
+    return {"finished": finished}
+
+
+async def wait_server(target: str, words: list[str]) -> dict[str, Any]:
+    """Accepts one connection, and tells how it ends."""
+    async with listening(target, words) as listener:
+        connection = await listener.accept()
+        return await end_of(connection)
+
+
+async def end_of(connection: mrc.Connection) -> dict[str, Any]:
+    say("connected")
+    count = 0
+    start = time.monotonic()
+    try:
+        while True:
+            await connection.recv()
+            count += 1
+            start = time.monotonic()
+    except mrc.ConnectionClosedOK:
+        reason = "closed"
+    except mrc.ConnectionLost as error:
+        reason = error.reason
+    return {"reason": reason, "count": count, "seconds": time.monotonic() - start}
+
+
+async def wait_client(target: str, words: list[str]) -> dict[str, Any]:
+    """Connects, and tells how that or the connection ends."""
+    try:
+        connection = await mrc.connect(target, timeout=5, **options(words))
+    except mrc.MRCError as error:
+        return {"error": type(error).__name__, "text": str(error)}
+    await connection.send(b"hello")
+    return await end_of(connection)
+
+
+async def talk_client(target: str, words: list[str]) -> dict[str, Any]:
+    """Connects, sends without end, and tells how it ends."""
+    connection = await mrc.connect(target, timeout=5, **options(words))
+    say("connected")
+    try:
+        while True:
+            await connection.send(bytes(100_000))
+            await asyncio.sleep(0.01)
+    except mrc.ConnectionLost as error:
+        return {"reason": error.reason}
+
+
+async def close_client(target: str, words: list[str]) -> dict[str, Any]:
+    connection = await mrc.connect(target, **options(words))
+    for _ in range(10):
+        await connection.post_send(bytes(100_000))
+    await asyncio.gather(connection.close(), connection.close())
+    connection.abort()
+    return {"closed": connection.closed}
+
+
+async def abort_client(target: str, words: list[str]) -> dict[str, Any]:
+    connection = await mrc.connect(target, **options(words))
+    await connection.send(b"hello")
+    connection.abort()
+    return {"closed": connection.closed}
+
+
+async def sink_server(target: str, words: list[str]) -> dict[str, Any]:
+    """Reads nothing for a while, then everything."""
+    digest = hashlib.sha256()
+    async with listening(target, words) as listener, await listener.accept() as connection:
+        await asyncio.sleep(1.0)
+        held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        async for message in connection:
+            digest.update(message.data)
+    return {"digest": digest.hexdigest(), "rss_kib": held}
+
+
+async def sink_client(target: str, words: list[str]) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    sent_early = 0
+    rng = random.Random(9)
+    start = time.monotonic()
+    async with mrc.connect(target, **options(words)) as connection:
+        for _ in range(2000):
+            data = rng.randbytes(65536)
+            digest.update(data)
+            await connection.send(data)
+            if time.monotonic() - start < 0.8:
+                sent_early += len(data)
+    return {"digest": digest.hexdigest(), "sent_early": sent_early}
+
+
+async def write_server(target: str, words: list[str]) -> dict[str, Any]:
+    """Lends memory, then revokes it."""
+    memory = bytearray(3 << 20)
+    async with listening(target, words) as listener:
+        connection = await listener.accept()
+        with connection.register(memory) as region:
+            await connection.send(region.descriptor)
+            message = await connection.recv()
+            digest = hashlib.sha256(memory).hexdigest()
+        await connection.send(b"revoked")
+        end = await end_of(connection)
+        return {"imm": message.imm, "size": len(message), "digest": digest, **end}
+
+
+async def write_client(target: str, words: list[str]) -> dict[str, Any]:
+    data = pattern(3 << 20, 5)
+    connection = await mrc.connect(target, **options(words))
+    remote = connection.remote((await connection.recv()).data)
+    half = len(remote) // 2
+    await connection.write(data[:half], remote[:half])
+    await connection.write(data[half:], remote[half:], imm=77)
+    await connection.recv()
+    try:
+        await connection.write(data[:10], remote)
+    except mrc.RemoteAccessError:
+        error = "RemoteAccessError"
+    else:
+        error = ""
+    connection.abort()
+    return {"digest": hashlib.sha256(data).hexdigest(), "error": error}
+
+
+async def fork_client(target: str, words: list[str]) -> dict[str, Any]:
+    """Forks with an open connection: the child must fail at once, the parent must not notice."""
+    connection = await mrc.connect(target, **options(words))
+    child = os.fork()
+    if child == 0:
+        try:
+            connection.send(b"child").send(None)
+        except mrc.AfterForkError:
+            os._exit(42)
+        finally:
+            os._exit(1)
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    await connection.send(b"parent")
+    await connection.close()
+    return {"child": os.waitstatus_to_exitcode(status)}
+
+
+def main() -> None:
+    loop, scenario, target, *words = sys.argv[1:]
+    run = uvloop.run if loop == "uvloop" else asyncio.run
+    say(json.dumps(run(globals()[scenario](target, words))))
+
+
+if __name__ == "__main__":
+    main()

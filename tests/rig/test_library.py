@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library over real packets: two programs (library_peers.py) in two hosts of the rig."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.rig import Host, Rig
+
+pytestmark = pytest.mark.rig
+
+HERE = Path(__file__).resolve()
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent.parent.parent)}
+PEERS = str(HERE.with_name("library_peers.py"))
+LIMIT = 60.0
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with Rig(planes=4) as rig:
+        yield rig
+
+
+class Peer:
+    """One of the programs, in a host."""
+
+    def __init__(
+        self, host: Host, scenario: str, target: str, *words: str, loop: str = "uvloop"
+    ) -> None:
+        self.process: subprocess.Popen[str] = host.popen(
+            [sys.executable, PEERS, loop, scenario, target, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT,
+        )
+
+    def wait_for(self, line: str) -> None:
+        assert self.process.stdout is not None
+        got = self.process.stdout.readline().strip()
+        if got != line:
+            self.process.kill()
+            pytest.fail(f"{got!r} instead of {line!r}: {self.process.communicate()[1]}")
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate(timeout=LIMIT)
+
+    def result(self) -> dict[str, Any]:
+        try:
+            out, err = self.process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            pytest.fail(f"no end: {self.process.communicate()}")
+        assert self.process.returncode == 0, err
+        result = json.loads(out.splitlines()[-1])
+        assert isinstance(result, dict)
+        return result
+
+
+def serve(rig: Rig, scenario: str, *words: str, loop: str = "uvloop", target: str = "-") -> Peer:
+    peer = Peer(rig.hosts[1], scenario, target, *words, loop=loop)
+    peer.wait_for("listening")
+    return peer
+
+
+def ask(rig: Rig, scenario: str, *words: str, loop: str = "uvloop", plane: int = 0) -> Peer:
+    return Peer(rig.hosts[0], scenario, f"[{rig.hosts[1].address(plane)}]", *words, loop=loop)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_messages_of_all_sizes_go_both_ways_over_all_planes(rig: Rig, loop: str) -> None:
+    server = serve(rig, "sizes_server", loop=loop)
+    client = ask(rig, "sizes_client", loop=loop).result()
+    assert server.result() == {"errors": 0}
+    assert client["errors"] == 0
+    assert [path["state"] for path in client["paths"]] == ["up"] * 4
+    assert all(path["bytes_sent"] > 0 for path in client["paths"])
+
+
+def test_unequal_counts_use_the_common_planes_and_say_so(rig: Rig) -> None:
+    server = serve(rig, "sizes_server", "planes=p0,p1,p2")
+    client = ask(rig, "sizes_client", "planes=p1,p2,p3").result()
+    assert server.result() == {"errors": 0}
+    assert client["errors"] == 0
+    assert [path["name"] for path in client["paths"]][:2] == ["p1", "p2"]
+
+
+def test_sixty_four_connections_share_one_endpoint(rig: Rig) -> None:
+    server = serve(rig, "echo_server")
+    client = ask(rig, "echo_client").result()
+    assert client == {"errors": 0, "links": 0}
+    assert server.result() == {"echoed": 64 * 20}
+
+
+def test_cancelled_sends_and_receives_lose_nothing_and_tear_nothing(rig: Rig) -> None:
+    server = serve(rig, "cancel_server")
+    finished = ask(rig, "cancel_client").result()["finished"]
+    result = server.result()
+    assert result["torn"] == 0
+    assert result["got"] == sorted(set(result["got"]))
+    assert set(finished) <= set(result["got"])
+
+
+def test_a_clean_close_delivers_everything(rig: Rig) -> None:
+    server = serve(rig, "wait_server")
+    assert ask(rig, "close_client").result() == {"closed": True}
+    result = server.result()
+    assert (result["reason"], result["count"]) == ("closed", 10)
+
+
+def test_an_abort_is_told_at_once(rig: Rig) -> None:
+    server = serve(rig, "wait_server")
+    ask(rig, "abort_client").result()
+    assert server.result()["reason"] == "aborted"
+
+
+def test_a_crashed_peer_is_told_from_a_silent_one(rig: Rig) -> None:
+    server = serve(rig, "wait_server")
+    client = ask(rig, "talk_client")
+    client.wait_for("connected")
+    time.sleep(0.2)
+    client.kill()
+    assert server.result()["reason"] == "peer crashed"
+
+    server = serve(rig, "wait_server", "dead_after=1")
+    client = ask(rig, "talk_client", "dead_after=1")
+    client.wait_for("connected")
+    time.sleep(0.2)
+    for number in range(4):
+        rig.plane(number).blackhole()
+    assert client.result()["reason"] == "peer silent"
+    assert server.result()["reason"] == "peer silent"
+
+
+def test_a_restarted_peer_is_told_as_that(rig: Rig) -> None:
+    server = serve(rig, "wait_server")
+    client = ask(rig, "wait_client", "crash_after=2")
+    client.wait_for("connected")
+    server.kill()
+    serve(rig, "wait_server")
+    assert client.result()["reason"] == "peer restarted"
+
+
+def test_nobody_listening_is_refused(rig: Rig) -> None:
+    assert ask(rig, "wait_client").result()["error"] == "ConnectRefused"
+
+
+def test_another_protocol_on_the_port_is_told(rig: Rig) -> None:
+    program = (
+        "import socket; s = socket.create_server(('::', 4791), family=socket.AF_INET6);"
+        "print('listening', flush=True); c, _ = s.accept(); c.sendall(b'220 ftp ready\\r\\n')"
+    )
+    other = rig.hosts[1].popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "listening\n"
+    result = ask(rig, "wait_client").result()
+    assert result["error"] == "HandshakeError"
+    assert "220 ftp" in result["text"]
+
+
+def test_no_plane_in_common_is_told(rig: Rig) -> None:
+    serve(rig, "wait_server", "planes=left=p0")
+    result = ask(rig, "wait_client", "planes=right=p0").result()
+    assert result["error"] == "HandshakeError"
+    assert "no plane in common" in result["text"]
+
+
+def test_a_dead_plane_does_not_hinder_the_set_up(rig: Rig) -> None:
+    rig.plane(0).blackhole()
+    server = serve(rig, "sizes_server")
+    targets = [f"[{rig.hosts[1].address(plane)}]" for plane in (0, 1)]
+    client = Peer(rig.hosts[0], "sizes_client", targets[1]).result()
+    assert client["errors"] == server.result()["errors"] == 0
+
+
+def test_a_slow_receiver_stops_its_sender_and_memory_stays_flat(rig: Rig) -> None:
+    server = serve(rig, "sink_server", "max_queue=4194304")
+    client = ask(rig, "sink_client").result()
+    result = server.result()
+    assert result["digest"] == client["digest"]
+    assert client["sent_early"] <= 8 << 20
+
+
+def test_one_sided_writes_land_until_they_are_revoked(rig: Rig) -> None:
+    server = serve(rig, "write_server")
+    client = ask(rig, "write_client").result()
+    result = server.result()
+    assert (result["imm"], result["size"]) == (77, 0)
+    assert result["digest"] == client["digest"]
+    assert client["error"] == "RemoteAccessError"
+
+
+def test_use_after_fork_fails_in_the_child_and_spares_the_parent(rig: Rig) -> None:
+    server = serve(rig, "wait_server")
+    assert ask(rig, "fork_client").result() == {"child": 42}
+    result = server.result()
+    assert (result["reason"], result["count"]) == ("closed", 1)
