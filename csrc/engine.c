@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -23,6 +24,7 @@
 #define MS ((int64_t)1000000)
 #define NUDGE_INTERVAL (250 * MS) /* between attempts to resolve a next hop [choice] */
 #define BUSY_TIME MS              /* a port that took no more frames is tried again after that */
+#define NAP (MS / 20)             /* what the thread leaves to the loop when both wake [choice] */
 #define YIELDS 1000               /* turns that the thread leaves to a waiting caller at most */
 
 enum { FD_NETLINK = MRC_PLANES, FD_WAKE, FD_COUNT };
@@ -294,24 +296,85 @@ void engine_leave(struct mrc_engine *engine) {
         engine_wake(engine);
 }
 
-static bool receive(struct mrc_engine *engine, uint32_t plane) {
-    mrc_frame_in frames[PLANE_BATCH];
-    uint32_t count =
-        plane_socket_receive(&engine->ports[plane].socket, engine->receive_buffers, frames);
-    int64_t now;
+static void take_in(struct mrc_engine *engine, uint32_t plane, mrc_frame_in *frames,
+                    uint32_t count) {
+    int64_t now = engine_clock();
 
-    if (count == 0)
-        return false;
-    for (uint32_t i = 0; i < YIELDS && atomic_load(&engine->callers) > 0; i++)
-        sched_yield();
-    pthread_mutex_lock(&engine->mutex);
-    now = engine_clock();
     for (uint32_t i = 0; i < count; i++) {
         frames[i].plane = plane;
         mrc_endpoint_receive(engine->endpoint, now, &frames[i]);
     }
+}
+
+/* Lets waiting callers in first: the mutex itself is not fair. */
+static void lock_after_callers(struct mrc_engine *engine) {
+    for (uint32_t i = 0; i < YIELDS && atomic_load(&engine->callers) > 0; i++)
+        sched_yield();
+    pthread_mutex_lock(&engine->mutex);
+}
+
+/* The thread's: receives without the mutex. */
+static bool receive(struct mrc_engine *engine, uint32_t plane) {
+    mrc_frame_in frames[PLANE_BATCH];
+    uint32_t count =
+        plane_socket_receive(&engine->ports[plane].socket, engine->receive_buffers, frames);
+
+    if (count == 0)
+        return false;
+    lock_after_callers(engine);
+    take_in(engine, plane, frames, count);
     pthread_mutex_unlock(&engine->mutex);
     return true;
+}
+
+/* ---- The loop's share ---- */
+
+/* Has the loop woken by the next frame, once, as the thread is: whoever comes first takes it in.
+ * Only an idle engine is armed; a busy one is the thread's alone. */
+static void arm(struct mrc_engine *engine) {
+    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+        struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.u32 = i};
+
+        if (engine->ports[i].socket.fd >= 0)
+            epoll_ctl(engine->loop_fd, EPOLL_CTL_MOD, engine->ports[i].socket.fd, &event);
+    }
+    atomic_store(&engine->is_armed, true);
+}
+
+/* Takes in what woke the loop; the mutex is held. When it was much the thread goes on alone. */
+static void receive_for_loop(struct mrc_engine *engine, uint32_t planes) {
+    mrc_frame_in frames[PLANE_BATCH];
+    uint32_t most = 0;
+
+    for (; planes != 0; planes &= planes - 1) {
+        uint32_t plane = (uint32_t)__builtin_ctz(planes);
+        uint32_t count = plane_socket_receive(&engine->ports[plane].socket, engine->poll_buffers,
+                                              frames);
+
+        take_in(engine, plane, frames, count);
+        most = count > most ? count : most;
+    }
+    if (most > 0)
+        mrc_endpoint_drained(engine->endpoint, engine_clock());
+    if (most < PLANE_BATCH / 2)
+        arm(engine);
+    hand_over_events(engine);
+}
+
+static void take_loop_share(struct mrc_engine *engine) {
+    struct epoll_event ready[FD_COUNT];
+    int count = epoll_wait(engine->loop_fd, ready, FD_COUNT, 0); /* what it reports is disarmed */
+    uint32_t planes = 0;
+
+    for (int i = 0; i < count; i++)
+        planes |= ready[i].data.u32 < MRC_PLANES ? 1u << ready[i].data.u32 : 0;
+    if (planes == 0)
+        return;
+    atomic_store(&engine->is_armed, false);
+    if (pthread_mutex_trylock(&engine->mutex) != 0)
+        return; /* the thread is at it */
+    receive_for_loop(engine, planes);
+    pthread_mutex_unlock(&engine->mutex);
 }
 
 static void wait_for_work(struct mrc_engine *engine, struct pollfd *polled, int64_t timeout) {
@@ -325,11 +388,20 @@ static void wait_for_work(struct mrc_engine *engine, struct pollfd *polled, int6
         memset(polled, 0, FD_COUNT * sizeof *polled);
 }
 
+static bool has_frames(const struct pollfd *polled) {
+    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+        if (polled[i].revents)
+            return true;
+    }
+    return false;
+}
+
 /* One round; sleeps at most until `limit` when there is nothing to do. */
 static void round_once(struct mrc_engine *engine, int64_t limit) {
     struct pollfd polled[FD_COUNT];
     int64_t now = engine_clock();
     int64_t until;
+    bool may_nap;
     bool has_any = false;
 
     pthread_mutex_lock(&engine->mutex);
@@ -339,19 +411,22 @@ static void round_once(struct mrc_engine *engine, int64_t limit) {
         until = now;
     engine->is_sleeping = until > now;
     engine->sleep_until = until;
+    may_nap = engine->is_sleeping && engine->has_thread;
+    if (may_nap && !atomic_load(&engine->is_armed))
+        arm(engine);
     pthread_mutex_unlock(&engine->mutex);
     if (has_submissions(engine) && !atomic_load(&engine->is_stalled))
         until = now;
     wait_for_work(engine, polled, until == INT64_MAX ? -1 : until > now ? until - now : 0);
     if (polled[FD_WAKE].revents)
         clear_fd(engine->wake_fd);
+    else if (may_nap && has_frames(polled))
+        nanosleep(&(struct timespec){.tv_nsec = NAP}, NULL);
     for (uint32_t i = 0; i < MRC_PLANES; i++) {
         if (polled[i].revents)
             has_any = receive(engine, i) || has_any;
     }
-    for (uint32_t i = 0; i < YIELDS && atomic_load(&engine->callers) > 0; i++)
-        sched_yield();
-    pthread_mutex_lock(&engine->mutex);
+    lock_after_callers(engine);
     engine->is_sleeping = false;
     now = engine_clock();
     if (has_any)
@@ -429,8 +504,11 @@ static void free_engine(struct mrc_engine *engine) {
         close(engine->event_fd);
     if (engine->wake_fd >= 0)
         close(engine->wake_fd);
+    if (engine->loop_fd >= 0)
+        close(engine->loop_fd);
     pthread_mutex_destroy(&engine->mutex);
     free(engine->receive_buffers);
+    free(engine->poll_buffers);
     free(engine->submissions);
     free(engine->completions);
     free(engine->hop_told);
@@ -449,15 +527,18 @@ static bool allocate(struct mrc_engine *engine, size_t core_size) {
     engine->submissions = calloc(ring, sizeof *engine->submissions);
     engine->completions = calloc(ring, sizeof *engine->completions);
     engine->receive_buffers = malloc((size_t)PLANE_BATCH * PLANE_FRAME_MAX);
+    engine->poll_buffers = malloc((size_t)PLANE_BATCH * PLANE_FRAME_MAX);
     engine->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     engine->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    engine->loop_fd = epoll_create1(EPOLL_CLOEXEC);
     return engine->memory && engine->hops && engine->hop_told && engine->submissions &&
-           engine->completions && engine->receive_buffers && engine->event_fd >= 0 &&
-           engine->wake_fd >= 0;
+           engine->completions && engine->receive_buffers && engine->poll_buffers &&
+           engine->event_fd >= 0 && engine->wake_fd >= 0 && engine->loop_fd >= 0;
 }
 
 static int start(struct mrc_engine *engine) {
     const mrc_config *core = &engine->config.core;
+    struct epoll_event readable = {.events = EPOLLIN, .data.u32 = MRC_PLANES};
     int error;
 
     engine->endpoint = mrc_endpoint_init(engine->memory, core, engine->config.seed);
@@ -467,6 +548,9 @@ static int start(struct mrc_engine *engine) {
     engine->may_spin = can_spin();
     error = netlink_watch_open(&engine->watch, core->udp_port, engine->hops,
                                core->max_peers * MRC_PLANES);
+    if (error == 0 &&
+        epoll_ctl(engine->loop_fd, EPOLL_CTL_ADD, engine->event_fd, &readable) != 0)
+        error = errno;
     if (error == 0 && engine->config.threaded)
         error = start_thread(engine);
     return error;
@@ -486,7 +570,7 @@ mrc_engine *mrc_engine_open(const mrc_engine_config *config, int *error) {
         return NULL;
     memset(engine, 0, sizeof *engine);
     engine->config = *config;
-    engine->event_fd = engine->wake_fd = -1;
+    engine->event_fd = engine->wake_fd = engine->loop_fd = -1;
     engine->watch.fd = engine->watch.nudge4 = engine->watch.nudge6 = -1;
     for (uint32_t i = 0; i < MRC_PLANES; i++)
         engine->ports[i].socket.fd = engine->ports[i].socket.quiet = -1;
@@ -513,9 +597,10 @@ void mrc_engine_forget(mrc_engine *engine) {
     netlink_watch_close(&engine->watch);
     close(engine->event_fd);
     close(engine->wake_fd);
+    close(engine->loop_fd);
 }
 
-int mrc_engine_fd(const mrc_engine *engine) { return engine->event_fd; }
+int mrc_engine_fd(const mrc_engine *engine) { return engine->loop_fd; }
 
 int mrc_engine_errno(const mrc_engine *engine) { return engine->system_errno; }
 
@@ -536,6 +621,12 @@ int mrc_engine_submit(mrc_engine *engine, const mrc_submission *submission) {
     return MRC_OK;
 }
 
+void mrc_engine_flush(mrc_engine *engine) {
+    /* A thread that holds the mutex ends its round with the same. */
+    if (pthread_mutex_trylock(&engine->mutex) == 0)
+        engine_leave(engine);
+}
+
 static uint32_t take_completions(mrc_engine *engine, mrc_event *events, uint32_t room) {
     uint32_t count = 0;
     uint32_t slot;
@@ -548,8 +639,11 @@ static uint32_t take_completions(mrc_engine *engine, mrc_event *events, uint32_t
 }
 
 int mrc_engine_poll(mrc_engine *engine, mrc_event *events, uint32_t room) {
-    uint32_t count = take_completions(engine, events, room);
+    uint32_t count;
 
+    if (engine->has_thread)
+        take_loop_share(engine);
+    count = take_completions(engine, events, room);
     if (count < room && atomic_load(&engine->is_signalled)) {
         /* In this order: what comes before the flag falls is taken here, what comes after it
          * signals anew. */

@@ -46,6 +46,7 @@ struct mrc_engine {
 
     int event_fd;
     int wake_fd;
+    int loop_fd; /* epoll: event_fd, and the plane sockets while they are armed */
     int system_errno;
     struct ring submitted;
     mrc_submission *submissions;
@@ -53,8 +54,10 @@ struct mrc_engine {
     mrc_event *completions;
     atomic_bool is_signalled; /* event_fd has been written and not read */
     atomic_bool is_stalled;   /* the completion ring was full */
+    atomic_bool is_armed;     /* the loop is told of frames, too */
 
-    uint8_t *receive_buffers;
+    uint8_t *receive_buffers; /* the thread's */
+    uint8_t *poll_buffers;    /* of whoever polls */
     mrc_frame_out frames[ENGINE_FRAMES];
 };
 

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <linux/if_packet.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -43,6 +44,9 @@ int mrc_engine_add_plane(mrc_engine *engine, uint32_t plane, const char *name,
     } else if ((engine->system_errno = plane_socket_open(&port->socket, &config)) != 0) {
         status = MRC_ERROR_SYSTEM;
     } else {
+        struct epoll_event idle = {0};
+
+        epoll_ctl(engine->loop_fd, EPOLL_CTL_ADD, port->socket.fd, &idle);
         watched->is_used = true;
         memcpy(watched->name, name, strlen(name) + 1);
         watched->wanted = *address;

@@ -35,7 +35,8 @@ mrc_engine *mrc_engine_open(const mrc_engine_config *config, int *error);
 /* Ends the thread, closes every socket and frees the engine. Nothing is flushed. */
 void mrc_engine_close(mrc_engine *engine);
 
-/* An eventfd, readable while mrc_engine_poll() has something to give. Owned by the engine. */
+/* A descriptor for an event loop: readable while mrc_engine_poll() has something to give, or frames
+ * wait that it would take in. Owned by the engine. */
 int mrc_engine_fd(const mrc_engine *engine);
 
 /* Whether this process may open AF_PACKET sockets: 0, or the errno (EPERM: CAP_NET_RAW lacks). */
@@ -109,8 +110,15 @@ typedef struct mrc_submission {
  * one for which the core has no slot waits in the ring. MRC_ERROR_FULL: the ring is full. */
 int mrc_engine_submit(mrc_engine *engine, const mrc_submission *submission);
 
-/* Takes up to `room` events; returns how many. Fewer than `room`: the eventfd is cleared. */
+/* Takes up to `room` events; returns how many. Fewer than `room`: there are no more now.
+ *
+ * When the engine was idle this also takes in the frames that woke the caller: an answer then needs
+ * no hand-over from thread to thread. The caller calls mrc_engine_flush() once it has handled the
+ * events, so that acknowledgements and what it posted leave together. */
 int mrc_engine_poll(mrc_engine *engine, mrc_event *events, uint32_t room);
+
+/* Sends what is due after mrc_engine_poll(). */
+void mrc_engine_flush(mrc_engine *engine);
 
 /* Unthreaded engines: works until an event can be polled or `timeout` ns have passed (0: once;
  * negative: for ever, but it returns early when a signal comes). Sleeps rather than spins beyond

@@ -454,6 +454,11 @@ class Engine:
                 on_event(EngineEvent(**{f: getattr(event, f) for f in _EVENT_FIELDS}))
         return count
 
+    def flush(self) -> None:
+        """Sends what is due after `poll`; nothing if the engine was closed meanwhile."""
+        if not self.closed:
+            lib.mrc_engine_flush(self.raw)
+
     def run(self, timeout: int) -> None:
         """An unthreaded engine: works until there is an event, or for `timeout` ns (< 0: ever)."""
         self._check(lib.mrc_engine_run(self.raw, timeout), "run")
