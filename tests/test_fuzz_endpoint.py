@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hostile frames against live endpoints; with MRC_SANITIZE=1 the sanitizers look on."""
+
+from __future__ import annotations
+
+import pytest
+from native.build import load
+
+
+def fuzz(seed: int, count: int) -> dict[str, int]:
+    """Fuzzes with that many frames and returns the counts of `struct fuzz_endpoint`."""
+    ffi, lib = load("fuzz_endpoint")
+    result = ffi.new("struct fuzz_endpoint *")
+    assert lib.fuzz_endpoint(seed, count, result) == 0
+    what = "" if result.what == ffi.NULL else ffi.string(result.what).decode()
+    assert (result.violations, what) == (0, "")
+    names = ("frames", "accepted", "completed", "errors", "answers")
+    return {name: getattr(result, name) for name in names}
+
+
+def test_hostile_frames_break_nothing(seed: int) -> None:
+    """C62: random bytes, replays, mutations, lies; canaries and pools are looked at after each."""
+    counts = fuzz(seed, 60_000)
+    assert counts["frames"] == 60_000
+
+
+def test_hostile_frames_get_deep_and_the_endpoints_live_on() -> None:
+    counts = fuzz(1, 20_000)
+    assert counts["accepted"] > 5_000
+    assert counts["completed"] > 500
+    assert counts["errors"] > 10
+
+
+@pytest.mark.slow
+def test_a_million_hostile_frames_break_nothing(seed: int) -> None:
+    for part in range(20):
+        fuzz(seed + part, 50_000)
