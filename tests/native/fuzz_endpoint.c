@@ -285,11 +285,11 @@ static void fill_packet(struct fuzzer *fuzzer, uint32_t to, struct packet *packe
     packet->psn = (one_in(fuzzer, 10) ? draw(fuzzer) : base + draw(fuzzer) % 300 - 150) & 0xFFFFFF;
     packet->msn = draw(fuzzer) & 0xFFFF;
     packet->tx_timestamp = (uint16_t)draw(fuzzer);
-    packet->va = VA + draw(fuzzer) % (one_in(fuzzer, 4) ? 2 * REGION : REGION - MTU);
-    packet->r_key = one_in(fuzzer, 20) ? draw(fuzzer) : KEY;
+    packet->va = VA + draw(fuzzer) % (one_in(fuzzer, 60) ? 2 * REGION : REGION - MTU);
+    packet->r_key = one_in(fuzzer, 200) ? draw(fuzzer) : KEY;
     packet->dma_length = draw(fuzzer);
     packet->immediate = draw(fuzzer);
-    packet->syndrome = (uint8_t)(one_in(fuzzer, 20) ? draw(fuzzer) : WIRE_SYNDROME_ACK);
+    packet->syndrome = (uint8_t)(one_in(fuzzer, 100) ? draw(fuzzer) : WIRE_SYNDROME_ACK);
     packet->m = draw(fuzzer) & 3;
     packet->pr = one_in(fuzzer, 3);
     packet->ack_psn_offset = (int16_t)(one_in(fuzzer, 2) ? draw(fuzzer) : draw(fuzzer) % 64);
@@ -302,7 +302,7 @@ static void fill_packet(struct fuzzer *fuzzer, uint32_t to, struct packet *packe
     packet->r_c = one_in(fuzzer, 4);
     packet->rcv_cwnd_pen = (uint8_t)(one_in(fuzzer, 2) ? draw(fuzzer) & 0x7F : 0);
     packet->rcvd_bytes = draw(fuzzer) & 0xFFFFFF;
-    packet->reason = reasons[draw(fuzzer) % (one_in(fuzzer, 20) ? sizeof reasons : 6)];
+    packet->reason = reasons[draw(fuzzer) % (one_in(fuzzer, 100) ? sizeof reasons : 6)];
     packet->cc_type = opcode == WIRE_NACK ? 2 : 0;
     packet->nack_psn = packet->psn;
     packet->probe_id = (uint16_t)draw(fuzzer);
@@ -310,7 +310,7 @@ static void fill_packet(struct fuzzer *fuzzer, uint32_t to, struct packet *packe
     packet->port_status_mask = draw(fuzzer);
     if (is_write) {
         packet->payload = fuzzer->source;
-        packet->payload_size = one_in(fuzzer, 4) ? draw(fuzzer) % 2000 : draw(fuzzer) % MTU;
+        packet->payload_size = draw(fuzzer) % (one_in(fuzzer, 200) ? 2 * MTU : MTU + 1);
     }
 }
 
