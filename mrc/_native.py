@@ -21,7 +21,17 @@ from mrc.config import Config, is_engine_setting
 from mrc.errors import AfterForkError, CapabilityError, ConfigError, MRCError
 from mrc.planes import Address
 
-__all__ = ["Attributes", "Engine", "EngineEvent", "PeerPlane", "Pin", "allocate", "ffi", "lib"]
+__all__ = [
+    "Attributes",
+    "Engine",
+    "EngineEvent",
+    "PeerPlane",
+    "Pin",
+    "TableFull",
+    "allocate",
+    "ffi",
+    "lib",
+]
 
 PLANE_STATES: Final = ("absent", "probing", "up", "out")
 PLANE_REASONS: Final = ("", "link", "peer", "silent", "mtu", "address", "disabled")
@@ -47,7 +57,6 @@ _POLL: Final = 64
 
 _MEANINGS: Final = {
     -1: "an argument is out of range",
-    -2: "a table of the endpoint is full",
     -3: "not in this state",
     -4: "there is no such object",
 }
@@ -67,6 +76,10 @@ def allocate(size: int) -> memoryview:
         MemoryError: There is not so much memory.
     """
     return memoryview(ffi.buffer(_alloc_uninitialised("uint8_t[]", size)))
+
+
+class TableFull(MRCError):
+    """A table of the engine has no room now: a matter of waiting."""
 
 
 class Pin:
@@ -263,6 +276,8 @@ class Engine:
             if code in {errno.EPERM, errno.EACCES}:
                 raise CapabilityError(_CAPABILITY)
             raise OSError(code, f"{what}: {os.strerror(code)}")
+        if status == _ERROR_FULL:
+            raise TableFull(f"{what}: a table of the endpoint is full")
         raise MRCError(f"{what}: {_MEANINGS.get(status, f'status {status}')}")
 
     # Planes and peers.

@@ -310,7 +310,7 @@ class Endpoint:
             if count < 64 or engine.closed:
                 break
         # After the tasks that these events have woken: what they post leaves with the answers.
-        self._loop.call_soon(engine.flush)
+        asyncio.get_running_loop().call_soon(engine.flush)
         if self.backlogged and not engine.closed:
             self.backlogged = {link for link in self.backlogged if not link.flush_backlog()}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from mrc import handshake
-from mrc._native import PeerPlane
+from mrc._native import PeerPlane, TableFull
 from mrc.control import Control, dial, expect
 from mrc.errors import (
     ConnectionClosed,
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["accept", "connect"]
 
+_T = TypeVar("_T")
+
 _log = logging.getLogger("mrc")
 
 HELLO_TIMEOUT: Final = 10.0
@@ -40,6 +42,15 @@ class _Refused(Exception):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.refusal = Refusal(code=code, text=text[:500])
+
+
+async def _when_there_is_room(make: Callable[[], _T]) -> _T:
+    """Calls `make` until what lingers has left it room in the engine's tables."""
+    while True:
+        try:
+            return make()
+        except TableFull:
+            await asyncio.sleep(0.05)
 
 
 def _list(planes: Iterable[RemotePlane]) -> str:
@@ -147,7 +158,8 @@ async def connect(
             ours = await endpoint.describe()
             if not ours:
                 raise HandshakeError("no plane has an IP address now")
-            link = Link(endpoint, mtu=_mtu(endpoint, [plane.mtu for plane in ours]))
+            mtu = _mtu(endpoint, [plane.mtu for plane in ours])
+            link = await _when_there_is_room(lambda: Link(endpoint, mtu=mtu))
             link.targets = targets
             endpoint.add_link(link)
             await _greet(endpoint, link, control, ours)
@@ -203,7 +215,7 @@ async def _greet(
     link.notices = _notices(ours, welcome.planes, known)
     for notice in link.notices:
         _log.warning("%s: %s", control.peer, notice)
-    link.begin(control, welcome, planes)
+    await _when_there_is_room(lambda: link.begin(control, welcome, planes))
 
 
 async def accept(endpoint: Endpoint, control: Control) -> Link | None:
@@ -260,10 +272,10 @@ async def _welcome(endpoint: Endpoint, control: Control, hello: Setup) -> Link:
     used = {plane.local.number for plane in planes}
     pairs = [(one, two) for one, two in pairs if one.number in used]
     mtus = [min(one.mtu, two.mtu) for one, two in pairs]
-    link = Link(endpoint, mtu=_mtu(endpoint, mtus))
+    link = await _when_there_is_room(lambda: Link(endpoint, mtu=_mtu(endpoint, mtus)))
     endpoint.add_link(link)
     try:
-        link.begin(control, hello, planes)
+        await _when_there_is_room(lambda: link.begin(control, hello, planes))
         link.notices = _notices(ours, hello.planes, pairs)
         for notice in link.notices:
             _log.warning("%s: %s", control.peer, notice)

@@ -128,6 +128,8 @@ class Link:
         self.peer = self.endpoint.add_peer(setup.incarnation, [plane.local for plane in planes])
         self.engine.connect_qp(self.qp, self.peer, setup.attributes)
         self.messages = Messages(self, self._limits, self._memory, setup.lent)
+        # Waits for the engine: the peer may use the receives as soon as it hears of them.
+        self.engine.qp_stats(self.qp)
         self._begun = True
 
     def watch(self) -> None:

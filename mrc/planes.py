@@ -7,12 +7,15 @@ nothing. That interfaces come, go and change later is the engine's business.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
+import os
 import re
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -157,16 +160,33 @@ class _Entry:
         return base + late + (4 if self.flags & _IFA_F_DEPRECATED else 0)
 
 
+def _ask(question: Callable[[Any], Any]) -> Any:
+    """What the kernel answers by netlink.
+
+    Asked from a thread, for pyroute2 drives a loop of its own, which cannot run inside another.
+    """
+    # Takes 0.1 s: only who looks for planes pays.
+    from pyroute2 import IPRoute, NetlinkError  # noqa: PLC0415
+
+    def ask() -> Any:
+        with IPRoute() as netlink:
+            return question(netlink)
+
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        try:
+            return executor.submit(ask).result()
+        except NetlinkError as error:
+            raise OSError(error.code, os.strerror(error.code)) from None
+
+
 class _Tables:
     """Links and addresses, as they are now."""
 
     def __init__(self) -> None:
-        # Takes 0.1 s: only who looks for planes pays.
-        from pyroute2 import IPRoute  # noqa: PLC0415
-
-        with IPRoute() as netlink:
-            self.links = {str(link.get_attr("IFLA_IFNAME")): link for link in netlink.get_links()}
-            addresses = list(netlink.get_addr())
+        links, addresses = _ask(
+            lambda netlink: (list(netlink.get_links()), list(netlink.get_addr()))
+        )
+        self.links = {str(link.get_attr("IFLA_IFNAME")): link for link in links}
         self._entries: dict[int, list[_Entry]] = {}
         for message in addresses:
             raw = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
@@ -302,16 +322,17 @@ def next_hop(interface: Interface, destination: Address) -> Address | None:
         return None
     if destination.is_link_local or _on_link(own, interface.prefix, destination):
         return destination
-    from pyroute2 import IPRoute, NetlinkError  # noqa: PLC0415
-
     family = socket.AF_INET6 if destination.version == 6 else socket.AF_INET
-    with IPRoute() as netlink:
-        try:
-            routes = list(
+    try:
+        routes = _ask(
+            lambda netlink: list(
                 netlink.route("get", dst=str(destination), oif=interface.index, family=family)
             )
-        except NetlinkError:
+        )
+    except OSError as error:
+        if error.errno in {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EINVAL, errno.ENETDOWN}:
             return None
+        raise
     if not routes or int(routes[0].get_attr("RTA_OIF") or 0) != interface.index:
         return None
     return _gateway(routes[0]) or destination

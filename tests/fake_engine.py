@@ -39,6 +39,8 @@ class FakeEngine:
 
     everybody: dict[int, FakeEngine] = {}  # noqa: RUF012 - the network
     numbers = itertools.count(1000)
+    refusals = 0
+    """How many queue pairs are refused for want of room."""
     ring = 1 << 30
     """Submissions that are taken between two polls."""
 
@@ -128,6 +130,9 @@ class FakeEngine:
             region[2].release()
 
     def create_qp(self, domain: int, **attributes: Any) -> Attributes:
+        if FakeEngine.refusals:
+            FakeEngine.refusals -= 1
+            raise _native.TableFull("queue pair: a table of the endpoint is full")
         number = next(FakeEngine.numbers)
         self.qps[number] = FakeQp(domain)
         return Attributes(number=number, psn=1, dynamic_mpr=False, **attributes)
@@ -189,6 +194,9 @@ class FakeEngine:
 
     def run(self, timeout: int) -> None:
         select.select([self.fd], [], [], None if timeout < 0 else timeout / 1e9)
+
+    def flush(self) -> None:
+        pass  # whatever is posted has arrived already
 
     def poll(
         self,

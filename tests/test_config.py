@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mrc.config import Config
+from mrc import _native
+from mrc.config import Config, is_engine_setting
 from mrc.errors import ConfigError
 
 
@@ -47,6 +48,20 @@ def test_an_integer_serves_as_a_time() -> None:
 def test_a_config_cannot_change() -> None:
     with pytest.raises(FrozenInstanceError):
         Config().mtu = 1024  # type: ignore[misc]
+
+
+def test_the_defaults_are_the_engines_own() -> None:
+    settings = _native.ffi.new("mrc_engine_config *")
+    _native.lib.mrc_engine_config_default(settings)
+    theirs = {**_native._as_dict(settings.core), **_native._as_dict(settings[0])}
+    ours = {
+        f.name: round(getattr(Config(), f.name) * scale)
+        for f in fields(Config)
+        if (scale := is_engine_setting(f.name)) and f.name != "policy"
+    }
+    for name in ("max_qps", "max_peers"):  # a listener has many that linger
+        assert ours.pop(name) > theirs[name]
+    assert ours == {name: theirs[name] for name in ours}
 
 
 def test_every_setting_is_documented() -> None:

@@ -600,6 +600,17 @@ def test_a_full_ring_only_delays(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     run(main())
 
 
+def test_a_full_table_only_delays_the_set_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeEngine, "refusals", 3)
+
+    async def main() -> None:
+        async with joined() as (one, two):
+            await one.send(b"x")
+            assert bytes(await within(two.recv())) == b"x"
+
+    run(main())
+
+
 def test_sixty_four_connections_share_an_endpoint(run: Run) -> None:
     async def main() -> None:
         async with mrc.Endpoint() as here, mrc.listen("127.0.0.1", 0) as listener:

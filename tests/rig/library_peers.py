@@ -14,6 +14,7 @@ import json
 import os
 import random
 import resource
+import socket
 import sys
 import time
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import uvloop
 
 import mrc
+from mrc import verbs
 
 SIZES = [0, 1, 1023, 1024, 1025, 2032, 2033, 4096, 65536, 1_000_001, 5 << 20, 33 << 20]
 
@@ -297,6 +299,75 @@ async def fork_client(target: str, words: list[str]) -> dict[str, Any]:
     await connection.send(b"parent")
     await connection.close()
     return {"child": os.waitstatus_to_exitcode(status)}
+
+
+CONNECTS = 200
+
+
+async def connects_server(target: str, words: list[str]) -> dict[str, Any]:
+    before = 0
+    async with listening(target, words) as listener:
+        for number in range(CONNECTS):
+            async with await listener.accept() as connection:
+                async for message in connection:
+                    assert len(message) == number * 37
+            if number == 20:
+                before = len(os.listdir("/proc/self/fd"))
+        await asyncio.sleep(0.1)
+        after = len(os.listdir("/proc/self/fd"))
+        links = len(listener.endpoint.links)
+    return {"descriptors_before": before, "descriptors_after": after, "links": links}
+
+
+async def connects_client(target: str, words: list[str]) -> dict[str, Any]:
+    settings = options(words)
+    async with mrc.Endpoint(settings["planes"], settings["config"]) as endpoint:
+        for number in range(CONNECTS):
+            async with endpoint.connect(target) as connection:
+                await connection.send(bytes(number * 37))
+    return {"connects": CONNECTS}
+
+
+ECHOES = 500
+
+
+def echo_by_verbs(sock: socket.socket, *, first: bool) -> dict[str, Any]:
+    """Bounces one byte to and fro by writes with immediate."""
+    with sock, verbs.Context() as context:
+        qp = context.create_qp()
+        qp.connect(verbs.exchange(sock, qp.attributes))
+        memory = bytearray(64)
+        region = context.register(memory)
+        remote = verbs.RemoteRegion.from_descriptor(verbs.exchange(sock, region.descriptor))
+        qp.post_receive(32)
+        verbs.exchange(sock, b"ready")
+        received = written = 0
+        if first:
+            qp.post_write(b"x", remote[:1], imm=0)
+        while received < ECHOES or written < ECHOES:
+            for event in context.poll(5.0):
+                assert event.status == 0
+                written += event.kind == "write"
+                if event.kind != "receive":
+                    continue
+                assert (event.imm, memory[0]) == (received, ord("x"))
+                received += 1
+                qp.post_receive(1)
+                if not first or received < ECHOES:
+                    qp.post_write(b"x", remote[:1], imm=received - (not first))
+        verbs.exchange(sock, b"done")
+    return {"echoed": received}
+
+
+async def verbs_server(target: str, words: list[str]) -> dict[str, Any]:
+    with socket.create_server(("::", 4791), family=socket.AF_INET6) as server:
+        say("listening")
+        return echo_by_verbs(server.accept()[0], first=False)
+
+
+async def verbs_client(target: str, words: list[str]) -> dict[str, Any]:
+    sock = socket.create_connection((target.strip("[]"), 4791), timeout=10)
+    return echo_by_verbs(sock, first=True)
 
 
 def main() -> None:

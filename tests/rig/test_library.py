@@ -87,6 +87,31 @@ def test_messages_of_all_sizes_go_both_ways_over_all_planes(rig: Rig, loop: str)
     assert all(path["bytes_sent"] > 0 for path in client["paths"])
 
 
+@pytest.mark.parametrize("ip", [4, "ll"])
+@pytest.mark.parametrize("mtu", [1500, 9000])
+def test_ipv4_and_link_local_planes_carry_everything(ip: Any, mtu: int) -> None:
+    with Rig(planes=2, ip=ip, mtu=mtu) as rig:
+        server = serve(rig, "sizes_server")
+        client = ask(rig, "sizes_client").result()
+        assert server.result()["errors"] == client["errors"] == 0
+        assert [path["state"] for path in client["paths"]] == ["up"] * 2
+
+
+def test_the_synchronous_layer_echoes(rig: Rig) -> None:
+    server = serve(rig, "verbs_server")
+    client = ask(rig, "verbs_client").result()
+    assert client == {"echoed": 500}
+    assert server.result() == {"echoed": 500}
+
+
+def test_many_connects_in_a_row_leave_nothing(rig: Rig) -> None:
+    server = serve(rig, "connects_server")
+    assert ask(rig, "connects_client").result()["connects"] == 200
+    result = server.result()
+    assert result["links"] == 0
+    assert result["descriptors_after"] <= result["descriptors_before"]
+
+
 def test_unequal_counts_use_the_common_planes_and_say_so(rig: Rig) -> None:
     server = serve(rig, "sizes_server", "planes=p0,p1,p2")
     client = ask(rig, "sizes_client", "planes=p1,p2,p3").result()
