@@ -120,8 +120,6 @@ static void arrive(struct loss *loss, struct sent_chunk *chunk, uint64_t bits,
         plane->nominal += record->nominal;
         if (outstanding >> i & 1)
             plane->left += record->nominal;
-        if (record->tries == 1 && record->time > plane->latest_time)
-            plane->latest_time = record->time;
         if (record->tries > 1 && record->time > tally->answerable)
             tally->spurious++;
     }
@@ -162,19 +160,27 @@ void loss_on_bitmap(struct loss *loss, uint32_t base, uint64_t bits, struct loss
         arrive(loss, chunk_of(loss, base), bits, tally);
 }
 
-int64_t loss_latest(const struct loss *loss, uint32_t base, uint64_t bits) {
+void loss_evidence_add(struct loss_evidence *evidence, uint32_t ev, int64_t time) {
+    int64_t *plane_latest = &evidence->plane_latest[plane_of(ev)];
+
+    if (time > *plane_latest)
+        *plane_latest = time;
+    if (time > evidence->latest)
+        evidence->latest = time;
+}
+
+void loss_gather(const struct loss *loss, uint32_t base, uint64_t bits,
+                 struct loss_evidence *evidence) {
     const struct sent_chunk *chunk = chunk_of(loss, base);
-    int64_t latest = 0;
 
     if (!is_in_window(loss, base))
-        return 0;
+        return;
     for (uint64_t rest = bits & chunk->arrived; rest != 0; rest &= rest - 1) {
         const struct sent *record = &chunk->records[__builtin_ctzll(rest)];
 
-        if (record->tries == 1 && record->time > latest)
-            latest = record->time;
+        if (record->tries == 1)
+            loss_evidence_add(evidence, record->ev, record->time);
     }
-    return latest;
 }
 
 static void lose(struct loss *loss, struct sent_chunk *chunk, uint64_t bits) {
@@ -212,9 +218,11 @@ uint64_t loss_judge(struct loss *loss, uint32_t base, uint64_t covered, uint64_t
         return 0;
     for (uint64_t rest = covered & ~arrived & chunk->outstanding; rest != 0; rest &= rest - 1) {
         const struct sent *record = &chunk->records[__builtin_ctzll(rest)];
-        bool is_late = evidence->latest != 0 &&
-                       evidence->latest >=
-                           record->time + evidence->reorder_window[plane_of(record->ev)];
+        uint32_t plane = plane_of(record->ev);
+        int64_t on_plane = evidence->plane_latest[plane];
+        bool is_late = (evidence->latest != 0 && evidence->latest >= record->time +
+                                                     evidence->reorder_window[plane]) ||
+                       (on_plane != 0 && on_plane >= record->time + evidence->plane_window);
         bool is_passed = evidence->has_ev && evidence->ev == record->ev && record->tries == 1 &&
                          (int32_t)(evidence->order - record->order) > 0;
 

@@ -52,7 +52,6 @@ struct loss_tally_plane {
     uint64_t payload;    /* bytes that arrived */
     uint64_t nominal;    /* the same in nominal sizes */
     uint64_t left;       /* nominal bytes of attempts that are no longer outstanding */
-    int64_t latest_time; /* when the last of them was sent; 0: none was sent only once */
 };
 
 struct loss_tally {
@@ -65,7 +64,9 @@ struct loss_tally {
 /* What later arrivals or a probe prove. */
 struct loss_evidence {
     int64_t reorder_window[LOSS_PLANES]; /* ns by which a packet of that plane may come later */
+    int64_t plane_window;                /* than one of the same plane */
     int64_t latest; /* when the last-sent packet that has arrived was sent; 0: not known */
+    int64_t plane_latest[LOSS_PLANES]; /* the same for each plane */
     bool has_ev;          /* a packet (probe) of this EV and order arrived */
     uint32_t ev;
     uint32_t order;
@@ -94,8 +95,12 @@ void loss_on_cumulative(struct loss *loss, uint32_t cack, struct loss_tally *tal
 /* PSNs base + i have arrived, for each set bit; those outside [first, next) are ignored. */
 void loss_on_bitmap(struct loss *loss, uint32_t base, uint64_t bits, struct loss_tally *tally);
 
-/* When the latest of the PSNs base + i that arrived was sent, of those with only one attempt. */
-int64_t loss_latest(const struct loss *loss, uint32_t base, uint64_t bits);
+/* Adds when the latest of the PSNs base + i that arrived were sent, of those with one attempt. */
+void loss_gather(const struct loss *loss, uint32_t base, uint64_t bits,
+                 struct loss_evidence *evidence);
+
+/* A packet that was sent at `time` with this EV has arrived. */
+void loss_evidence_add(struct loss_evidence *evidence, uint32_t ev, int64_t time);
 
 /* Rules (b), (c) and (d) for a stretch of 64: base is a multiple of 64, `arrived` what the SACK
  * says has arrived, `covered` what it speaks about. Those judged lost become so; returns them. */

@@ -100,13 +100,16 @@ static int64_t take_rtt(struct nscc *nscc, int64_t rtt) {
 static void start_period(struct nscc *nscc, int64_t now) {
     nscc->period_end = now + nscc->base_rtt + nscc->target;
     nscc->achieved = 0;
-    nscc->is_hurt = false;
+    nscc->was_trimmed = false;
+    nscc->was_lost = false;
     nscc->was_limited = false;
 }
 
 /* Rule 3. True when the window was set to what got through. */
 static bool quick_adapt(struct nscc *nscc, int64_t now, int64_t delay, uint64_t inflight) {
     bool is_late = !nscc->config.trimming && delay > QA_TARGETS * nscc->target;
+    /* [choice] A loss without delay is a broken packet rather than a full queue. */
+    bool is_hurt = nscc->was_trimmed || (nscc->was_lost && nscc->delay >= nscc->target);
     int64_t period = nscc->base_rtt + nscc->target;
     int64_t elapsed = now - nscc->period_end + period;
     uint64_t achieved;
@@ -117,8 +120,7 @@ static bool quick_adapt(struct nscc *nscc, int64_t now, int64_t delay, uint64_t 
     /* SACKs of a slow path come seldom: what they tell is of a longer time than the period. */
     achieved = nscc->achieved / (uint64_t)elapsed * (uint64_t)period +
                nscc->achieved % (uint64_t)elapsed * (uint64_t)period / (uint64_t)elapsed;
-    must = (nscc->is_hurt || is_late) && nscc->was_limited &&
-           achieved < nscc->max_wnd >> QA_GATE;
+    must = (is_hurt || is_late) && nscc->was_limited && achieved < nscc->max_wnd >> QA_GATE;
     if (must) {
         nscc->cwnd = achieved < nscc->cwnd ? achieved : nscc->cwnd;
         nscc->to_ignore = inflight;
@@ -130,12 +132,13 @@ static bool quick_adapt(struct nscc *nscc, int64_t now, int64_t delay, uint64_t 
     return must;
 }
 
-/* Rule 4, marked: at most once a base_rtt. */
+/* Rule 4, marked: at most once a base_rtt; where nothing marks, once a round trip. */
 static void decrease(struct nscc *nscc, int64_t now) {
+    int64_t pause = nscc->base_rtt + (nscc->has_marks ? 0 : nscc->delay);
     int64_t keep;
 
     nscc->fast = 0;
-    if (nscc->delay <= nscc->target || now - nscc->decreased < nscc->base_rtt)
+    if (nscc->delay <= nscc->target || now - nscc->decreased < pause)
         return;
     keep = 100 - GAMMA_PERCENT * (nscc->delay - nscc->target) / nscc->delay;
     if (keep < MAX_MD_JUMP_PERCENT)
@@ -219,7 +222,9 @@ void nscc_on_sack(struct nscc *nscc, const struct nscc_sack *sack) {
         return;
     if (quick_adapt(nscc, sack->now, delay, sack->inflight))
         return;
-    if (sack->marked && delay >= nscc->target)
+    /* [choice] In a network that never marks, delay alone has to say that there is congestion. */
+    nscc->has_marks = nscc->has_marks || sack->marked;
+    if (delay >= nscc->target && (sack->marked || !nscc->has_marks))
         decrease(nscc, sack->now);
     else if (!sack->marked && delay >= nscc->target)
         nscc->increase += FAIR * (uint64_t)nscc->config.mtu * nscc->gain / ONE * sack->new_bytes;
@@ -230,20 +235,19 @@ void nscc_on_sack(struct nscc *nscc, const struct nscc_sack *sack) {
 
 static void shrink(struct nscc *nscc, uint32_t size) {
     nscc->cwnd = nscc->cwnd > size ? nscc->cwnd - size : 0;
-    nscc->is_hurt = true;
     nscc->fast = 0;
     cap(nscc);
 }
 
 void nscc_on_trim(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflight) {
     nscc->delay += (nscc->base_rtt - nscc->delay) / DELAY_WEIGHT;
-    nscc->is_hurt = true;
+    nscc->was_trimmed = true;
     if (!quick_adapt(nscc, now, nscc->delay, inflight))
         shrink(nscc, size);
 }
 
 void nscc_on_loss(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflight) {
-    nscc->is_hurt = true;
+    nscc->was_lost = true;
     if (!quick_adapt(nscc, now, nscc->delay, inflight))
         shrink(nscc, size);
 }

@@ -35,7 +35,9 @@ struct nscc {
     int64_t decreased;  /* when a mark last cut the window */
     uint64_t achieved;  /* since the quick adapt period began */
     int64_t period_end; /* of it */
-    bool is_hurt;       /* a trim or loss in it */
+    bool was_trimmed;   /* a packet was trimmed in it */
+    bool was_lost;      /* one was lost in it */
+    bool has_marks;     /* the network has marked: it would say so if it were congested */
     bool was_limited;   /* the window was full in it */
     uint64_t ignored;
     uint64_t to_ignore;

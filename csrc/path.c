@@ -120,7 +120,13 @@ void path_on_acked(struct path *path, int64_t now) {
     path->unanswered = 0;
 }
 
-void path_on_lost(struct path *path, uint32_t packets) { path->losses += packets; }
+void path_on_lost(struct path *path, int64_t now, uint32_t packets) {
+    path->losses += packets;
+    /* Before it counts as silent it is asked: a window that lost all its packets sends no more. */
+    if (path->losses >= SILENT_PACKETS && path->probe_sent < path->doubt_since &&
+        path->probe_at != INT64_MAX)
+        path->probe_at = now;
+}
 
 static void note_reverse(struct path *path, uint32_t ev) {
     for (uint32_t i = 0; i < path->reverse_count; i++) {
@@ -176,7 +182,9 @@ void path_on_needed(struct path *path, int64_t now, uint32_t needed) {
 }
 
 int64_t path_patience(const struct path *path) {
-    return 2 * path->rtt > SILENCE_FLOOR ? 2 * path->rtt : SILENCE_FLOOR;
+    int64_t patience = path->rtt + (path->rtt > 4 * path->rtt_var ? path->rtt : 4 * path->rtt_var);
+
+    return patience > SILENCE_FLOOR ? patience : SILENCE_FLOOR;
 }
 
 bool path_check_silence(struct path *path, const mrc_config *config, int64_t now,
@@ -185,7 +193,9 @@ bool path_check_silence(struct path *path, const mrc_config *config, int64_t now
     int64_t patience = path_patience(path);
     /* Probes wait in the peer's queue behind its data, which no RTT of ours has seen. */
     bool is_silent =
-        (path->losses >= SILENT_PACKETS && silence >= patience) ||
+        (path->losses >= SILENT_PACKETS && silence >= patience &&
+         path->probe_sent >= path->doubt_since &&
+         now - path->probe_sent >= path->rtt + 4 * path->rtt_var) ||
         (path->unanswered >= SILENT_PACKETS && silence >= 2 * patience &&
          silence >= PROBE_PATIENCE);
 

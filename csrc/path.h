@@ -75,7 +75,7 @@ void path_on_rtt(struct path *path, int64_t sample);
 /* Data left on it, came back acknowledged, or was judged lost. */
 void path_on_sent(struct path *path, int64_t now);
 void path_on_acked(struct path *path, int64_t now);
-void path_on_lost(struct path *path, uint32_t packets);
+void path_on_lost(struct path *path, int64_t now, uint32_t packets);
 
 /* A probe that was sent at `sent` came back. `size` is that of full and burst probes; `needed` what
  * packets of the queue pairs are at most (0: there are none yet). */

@@ -15,7 +15,7 @@
 #define RATE_UNKNOWN 10000000000ull   /* of a link that does not tell its speed [choice] */
 
 enum {
-    REORDER_SCALE_MAX = 16,
+    REORDER_SCALE_MAX = 4,
     FRAME_BYTES = 65000, /* design.md, Bursts */
     HEADERS = 40 + 8 + 12 + 4 + 16 + 4 + 4, /* IPv6 UDP BTH METH RETH ImmDt ICRC */
     TSETH = 4,
@@ -308,7 +308,7 @@ static void feed_plane(struct peer *peer, int64_t now, uint32_t i, const struct 
     struct nscc_sack feed = {
         .now = now,
         .new_bytes = has_tally ? said->nominal : 0,
-        .rtt = has_tally && said->latest_time != 0 ? now - said->latest_time : -1,
+        .rtt = sack->plane == i ? sack->rtt : -1,
         .inflight = plane->inflight,
         .limited = plane->is_limited,
         .marked = sack->is_marked && sack->plane == i,
@@ -316,8 +316,6 @@ static void feed_plane(struct peer *peer, int64_t now, uint32_t i, const struct 
         .restore = sack->restore,
     };
 
-    if (sack->plane == i && sack->rtt >= 0)
-        feed.rtt = sack->rtt;
     if (feed.rtt >= 0)
         path_on_rtt(&plane->path, feed.rtt);
     if (is_equal(peer) || !is_up(peer, i))
@@ -387,7 +385,7 @@ void peer_on_lost(struct peer *peer, int64_t now, uint32_t plane, uint64_t nomin
 
     leave(from, nominal);
     from->stats.packets_lost++;
-    path_on_lost(&from->path, 1);
+    path_on_lost(&from->path, now, 1);
     if (is_equal(peer) && peer->has_nscc)
         nscc_on_loss(&peer->nscc, now, (uint32_t)nominal, peer_inflight(peer));
     else if (is_up(peer, plane))
@@ -455,8 +453,9 @@ int64_t peer_answer_time(const struct peer *peer) {
 
 /* A packet of plane p that was sent before one that has arrived may be later than it by the
  * difference of the two paths' delays and their spread. */
-void peer_reorder_windows(const struct peer *peer, int64_t now, int64_t windows[MRC_PLANES]) {
+int64_t peer_reorder_windows(const struct peer *peer, int64_t now, int64_t windows[MRC_PLANES]) {
     int64_t least = least_rtt(peer);
+    int64_t floor = least / 4 > REORDER_FLOOR ? least / 4 : REORDER_FLOOR;
     int64_t scale = peer->reorder_scale;
     int64_t quiet = now - peer->reorder_changed;
 
@@ -467,10 +466,10 @@ void peer_reorder_windows(const struct peer *peer, int64_t now, int64_t windows[
     for (uint32_t i = 0; i < MRC_PLANES; i++) {
         const struct path *path = &peer->plane[i].path;
         int64_t spread = path->rtt - least + 4 * path->rtt_var;
-        int64_t floor = least / 4 > REORDER_FLOOR ? least / 4 : REORDER_FLOOR;
 
         windows[i] = (spread > floor ? spread : floor) * scale;
     }
+    return floor * scale;
 }
 
 void peer_reply_path(struct peer *peer, uint32_t *plane, uint32_t *ev) {
@@ -536,12 +535,13 @@ static void plan_probes(struct peer *peer, int64_t now, uint32_t i) {
     if (plan.has_work && plane->path.unanswered > 0)
         plan.interval = peer->config->plane_probe;
     if (plane->path.state == MRC_PLANE_UP && is_fresh && plane->path.unanswered == 0 &&
+        plane->path.losses == 0 &&
         !path_wants_burst(&plane->path, size) && plane->path.probe_at <= now) {
         plane->path.probe_at = now + plan.interval; /* data proves it */
         return;
     }
     plane->due |= 1u << PEER_PROBE_SMALL;
-    if (plane->path.state != MRC_PLANE_UP)
+    if (plane->path.state != MRC_PLANE_UP || plane->path.losses > 0)
         plane->due |= 1u << PEER_PROBE_SECOND;
     if (path_wants_full(&plane->path, size))
         plane->due |= 1u << PEER_PROBE_FULL;

@@ -140,8 +140,9 @@ void peer_on_trimmed(struct peer *peer, int64_t now, uint32_t plane, uint32_t no
 /* A retransmission turned out to have been needless. */
 void peer_on_spurious(struct peer *peer, int64_t now);
 
-/* How long a packet of each plane may still be under way when a later one has come. */
-void peer_reorder_windows(const struct peer *peer, int64_t now, int64_t windows[MRC_PLANES]);
+/* How long a packet of each plane may still be under way when one sent later has come; returns the
+ * same for one of its own plane. */
+int64_t peer_reorder_windows(const struct peer *peer, int64_t now, int64_t windows[MRC_PLANES]);
 
 /* RTT over the planes that are up: its mean, and the time by which an answer should be here. */
 int64_t peer_rtt(const struct peer *peer);

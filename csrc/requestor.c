@@ -41,6 +41,7 @@ void requestor_init(struct requestor *requestor, int64_t now, const struct reque
     requestor->deadline = INT64_MAX;
     requestor->suspect_at = INT64_MAX;
     requestor->resume_at = INT64_MAX;
+    requestor->probe_plane = MRC_PLANES;
     requestor->age_start = now;
     loss_init(&requestor->loss, setup->local->psn, setup->chunk_pool);
     ev_profile_init(&requestor->evs, setup->seed, setup->plane_mask, config->ev_count,
@@ -262,10 +263,16 @@ static enum requestor_state choose(struct requestor *requestor, uint32_t nominal
 static enum requestor_state send_probe(struct requestor *requestor, int64_t now,
                                        struct burst *burst) {
     struct packet *packet = &burst->packets[0];
-    enum requestor_state state = choose(requestor, 0, requestor->probe_ev, burst);
+    enum requestor_state state = REQUESTOR_SENT;
 
+    burst->plane = requestor->probe_plane;
+    if (burst->plane == MRC_PLANES ||
+        requestor->peer->plane[burst->plane].path.state != MRC_PLANE_UP ||
+        !ev_profile_pick(&requestor->evs, burst->plane, requestor->probe_ev, &burst->ev))
+        state = choose(requestor, 0, requestor->probe_ev, burst);
     if (state != REQUESTOR_SENT)
         return state;
+    requestor->probe_plane = MRC_PLANES;
     memset(packet, 0, sizeof *packet);
     packet->opcode = WIRE_PROBE;
     packet->dest_qp = requestor->remote;
@@ -505,19 +512,23 @@ static void on_probe_answer(struct requestor *requestor, int64_t now, const stru
         on_judged(requestor, now, chunk, loss_judge(&requestor->loss, chunk, ~0ull, 0, evidence));
 }
 
-/* The lowest PSN outstanding should have come, but no SACK speaks about it: ask. */
-static void ask_about_suspects(struct requestor *requestor, int64_t now,
-                               const struct loss_evidence *evidence) {
-    uint32_t psn;
+/* The lowest PSN outstanding should have come, but no SACK speaks about it: ask, on its own plane
+ * first, where the probe itself overtakes nothing. */
+static void ask_about_suspects(struct requestor *requestor, int64_t now) {
+    const struct path *path;
     const struct sent *record;
+    uint32_t psn;
 
     if (requestor->is_probing && now - requestor->probe_sent < peer_answer_time(requestor->peer))
         return;
     if (!loss_first_outstanding(&requestor->loss, &psn))
         return;
     record = loss_record(&requestor->loss, psn);
-    if (record->time + evidence->reorder_window[ev_plane(record->ev)] < requestor->latest)
-        requestor->wants_probe = true;
+    path = &requestor->peer->plane[ev_plane(record->ev)].path;
+    if (now - record->time <= path->rtt + 4 * path->rtt_var + PROBE_MARGIN)
+        return;
+    requestor->probe_plane = requestor->is_probing ? MRC_PLANES : ev_plane(record->ev);
+    requestor->wants_probe = true;
 }
 
 static uint64_t newly_received(struct requestor *requestor, const struct packet *sack) {
@@ -563,21 +574,16 @@ static void gather_evidence(struct requestor *requestor, int64_t now, const stru
     bool is_answer = sack->pr && requestor->is_probing &&
                      (uint16_t)sack->ack_psn_offset == requestor->probe_id;
 
-    peer_reorder_windows(requestor->peer, now, evidence->reorder_window);
-    if (base % 64 == 0) {
-        int64_t latest = loss_latest(&requestor->loss, base, sack->sack_bitmap);
-
-        evidence->latest = latest > evidence->latest ? latest : evidence->latest;
-    }
+    evidence->plane_window =
+        peer_reorder_windows(requestor->peer, now, evidence->reorder_window);
+    if (base % 64 == 0)
+        loss_gather(&requestor->loss, base, sack->sack_bitmap, evidence);
     if (is_answer) {
         evidence->has_ev = true;
         evidence->ev = requestor->probe_ev;
         evidence->order = requestor->probe_order;
-        if (requestor->probe_sent > evidence->latest)
-            evidence->latest = requestor->probe_sent;
+        loss_evidence_add(evidence, requestor->probe_ev, requestor->probe_sent);
     }
-    if (evidence->latest > requestor->latest)
-        requestor->latest = evidence->latest;
 }
 
 bool requestor_on_sack(struct requestor *requestor, int64_t now, const struct packet *sack) {
@@ -599,7 +605,7 @@ bool requestor_on_sack(struct requestor *requestor, int64_t now, const struct pa
     cause = cause_of(requestor, sack);
     if (cause != NULL) {
         said.rtt = now - cause->time;
-        evidence.latest = cause->time;
+        loss_evidence_add(&evidence, cause->ev, cause->time);
     }
     take_arrivals(requestor, now, sack, &tally);
     gather_evidence(requestor, now, sack, &evidence);
@@ -614,7 +620,7 @@ bool requestor_on_sack(struct requestor *requestor, int64_t now, const struct pa
     if (evidence.has_ev)
         on_probe_answer(requestor, now, sack, &evidence);
     peer_on_sack(requestor->peer, now, &said);
-    ask_about_suspects(requestor, now, &evidence);
+    ask_about_suspects(requestor, now);
     on_progress(requestor, now);
     return true;
 }

@@ -82,12 +82,12 @@ struct requestor {
     uint32_t age_psns;
     int64_t resume_at; /* when they may be used again after they ran out; INT64_MAX: they did not */
 
-    int64_t latest;   /* when the last-sent packet known to have arrived was sent */
     int64_t progress; /* when something last came back, or was sent after nothing was left */
     int64_t deadline; /* of the retransmission timer; INT64_MAX: none */
     uint32_t tries;   /* expiries since something came back */
     bool wants_probe;
     bool is_probing; /* a probe is out */
+    uint32_t probe_plane; /* where the next one goes, if it can; MRC_PLANES: anywhere */
     uint16_t probe_id;
     int64_t probe_sent;
     uint32_t probe_ev;

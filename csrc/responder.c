@@ -205,6 +205,8 @@ enum responder_verdict responder_on_data(struct responder *responder, int64_t no
     if (verdict == RESPONDER_FAILED || verdict == RESPONDER_NACK)
         return verdict;
     responder->cause = *cause;
+    responder->causes[cause->plane % MRC_PLANES] = *cause;
+    responder->fresh |= 1u << cause->plane % MRC_PLANES;
     if (packet->ack_request)
         responder->is_ack_due = true;
     if (packet->rtx || packet->ack_request || verdict == RESPONDER_DUPLICATE ||
@@ -275,6 +277,20 @@ static void put_sack(struct responder *responder, uint32_t base, const struct ca
     responder->sacks_sent++;
 }
 
+/* The packet that the next SACK names: of each plane in turn, so that all give RTT samples. */
+static struct cause take_cause(struct responder *responder) {
+    for (uint32_t i = 1; i <= MRC_PLANES; i++) {
+        uint32_t plane = (responder->turn + i) % MRC_PLANES;
+
+        if (!(responder->fresh >> plane & 1))
+            continue;
+        responder->fresh &= ~(1u << plane);
+        responder->turn = plane;
+        return responder->causes[plane];
+    }
+    return responder->cause;
+}
+
 static uint32_t first_stretch(const struct responder *responder) {
     return psn_add(responder->window.cack, 1) & ~63u;
 }
@@ -327,12 +343,15 @@ static bool answer_probe(struct responder *responder, struct packet *sack, struc
 }
 
 bool responder_next(struct responder *responder, struct packet *answer, struct cause *cause) {
-    *cause = responder->cause;
     if (responder->is_sack_due) {
+        *cause = take_cause(responder);
         put_sack(responder, take_stretch(responder), cause, answer);
         responder->is_sack_due = responder->due != 0;
+        /* A packet that is named later would seem to have been on its way for longer. */
+        responder->fresh = responder->is_sack_due ? responder->fresh : 0;
         return true;
     }
+    *cause = responder->cause;
     if (responder->probe_count > 0)
         return answer_probe(responder, answer, cause);
     if (!responder->is_ack_due)

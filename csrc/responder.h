@@ -76,6 +76,9 @@ struct responder {
     bool is_unreported;
     int64_t deadline;   /* of the SACK timer; INT64_MAX: none */
     struct cause cause; /* the last packet */
+    struct cause causes[MRC_PLANES]; /* the last of each plane since the last report */
+    uint32_t fresh;                  /* which of these there are */
+    uint32_t turn;                   /* plane whose packet a SACK named last */
 
     uint64_t due;      /* stretches to be told now */
     bool is_sack_due;
