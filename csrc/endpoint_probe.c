@@ -129,7 +129,7 @@ void endpoint_send_peer_probe(struct mrc_endpoint *endpoint, int64_t now, struct
     static const enum path_probe kinds[PEER_PROBE_KINDS] = {
         [PEER_PROBE_SMALL] = PATH_PROBE_SMALL,   [PEER_PROBE_FULL] = PATH_PROBE_FULL,
         [PEER_PROBE_BURST] = PATH_PROBE_BURST,   [PEER_PROBE_SECOND] = PATH_PROBE_SMALL,
-        [PEER_PORT_STATUS] = PATH_PROBE_SMALL,
+        [PEER_PORT_STATUS] = PATH_PROBE_SMALL,   [PEER_PROBE_FULL_SECOND] = PATH_PROBE_FULL,
     };
 
     if (asked == NULL)

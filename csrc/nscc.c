@@ -132,20 +132,33 @@ static bool quick_adapt(struct nscc *nscc, int64_t now, int64_t delay, uint64_t 
     return must;
 }
 
-/* Rule 4, marked: at most once a base_rtt; where nothing marks, once a round trip. */
-static void decrease(struct nscc *nscc, int64_t now) {
-    int64_t pause = nscc->base_rtt + (nscc->has_marks ? 0 : nscc->delay);
+/* Rule 4, marked: at most once in `pause`, if the average delay is above `bound`. */
+static void decrease(struct nscc *nscc, int64_t now, int64_t bound, int64_t pause) {
     int64_t keep;
 
     nscc->fast = 0;
-    if (nscc->delay <= nscc->target || now - nscc->decreased < pause)
+    if (nscc->delay <= bound || now - nscc->decreased < pause)
         return;
-    keep = 100 - GAMMA_PERCENT * (nscc->delay - nscc->target) / nscc->delay;
+    keep = 100 - GAMMA_PERCENT * (nscc->delay - bound) / nscc->delay;
     if (keep < MAX_MD_JUMP_PERCENT)
         keep = MAX_MD_JUMP_PERCENT;
     nscc->cwnd = nscc->cwnd * (uint64_t)keep / 100;
     nscc->decreased = now;
     cap(nscc);
+}
+
+/* Rule 4 at or above the target. [choice] In a network that has never marked, delay alone has to
+ * say that there is congestion: the window is held above the target, and cut once a round trip
+ * above qa_threshold. */
+static void on_delay(struct nscc *nscc, int64_t delay, const struct nscc_sack *sack) {
+    int64_t limit = QA_TARGETS * nscc->target;
+
+    if (sack->marked)
+        decrease(nscc, sack->now, nscc->target, nscc->base_rtt);
+    else if (nscc->has_marks)
+        nscc->increase += FAIR * (uint64_t)nscc->config.mtu * nscc->gain / ONE * sack->new_bytes;
+    else if (delay > limit)
+        decrease(nscc, sack->now, limit, nscc->base_rtt + nscc->delay);
 }
 
 /* Rule 4, unmarked and below the target. Gains are capped so that the window at most doubles in a
@@ -222,12 +235,9 @@ void nscc_on_sack(struct nscc *nscc, const struct nscc_sack *sack) {
         return;
     if (quick_adapt(nscc, sack->now, delay, sack->inflight))
         return;
-    /* [choice] In a network that never marks, delay alone has to say that there is congestion. */
     nscc->has_marks = nscc->has_marks || sack->marked;
-    if (delay >= nscc->target && (sack->marked || !nscc->has_marks))
-        decrease(nscc, sack->now);
-    else if (!sack->marked && delay >= nscc->target)
-        nscc->increase += FAIR * (uint64_t)nscc->config.mtu * nscc->gain / ONE * sack->new_bytes;
+    if (delay >= nscc->target)
+        on_delay(nscc, delay, sack);
     else if (!sack->marked && sack->limited)
         grow(nscc, delay, sack->new_bytes);
     adjust(nscc, sack->now);

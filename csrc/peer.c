@@ -541,10 +541,13 @@ static void plan_probes(struct peer *peer, int64_t now, uint32_t i) {
         return;
     }
     plane->due |= 1u << PEER_PROBE_SMALL;
-    if (plane->path.state != MRC_PLANE_UP || plane->path.losses > 0)
+    if (plane->path.state != MRC_PLANE_UP)
         plane->due |= 1u << PEER_PROBE_SECOND;
     if (path_wants_full(&plane->path, size))
         plane->due |= 1u << PEER_PROBE_FULL;
+    /* A plane that loses packets is asked by packets like them. */
+    if (plane->path.state == MRC_PLANE_UP && plane->path.losses > 0)
+        plane->due = 1u << PEER_PROBE_FULL | 1u << PEER_PROBE_FULL_SECOND;
     if (path_wants_burst(&plane->path, size) && peer->config->burst > 1)
         plane->due |= 1u << PEER_PROBE_BURST;
     path_on_probed(&plane->path, peer->config, now, &plan);
@@ -603,6 +606,10 @@ void peer_check(struct peer *peer, int64_t now) {
     peer->worked = now;
 }
 
+static bool is_full(uint32_t kind) {
+    return kind == PEER_PROBE_FULL || kind == PEER_PROBE_FULL_SECOND || kind == PEER_PROBE_BURST;
+}
+
 bool peer_take_probe(struct peer *peer, struct peer_probe *probe) {
     for (uint32_t i = 0; i < MRC_PLANES; i++) {
         struct peer_plane *plane = &peer->plane[i];
@@ -615,7 +622,7 @@ bool peer_take_probe(struct peer *peer, struct peer_probe *probe) {
         plane->due &= plane->due - 1;
         probe->plane = i;
         probe->kind = (enum peer_probe_kind)kind;
-        probe->size = kind == PEER_PROBE_FULL || kind == PEER_PROBE_BURST ? needed(peer, i) : 0;
+        probe->size = is_full(kind) ? needed(peer, i) : 0;
         probe->ev = (prng_next(&peer->prng) & 0xFFFF0FFFu) | i << 12;
         if (kind == PEER_PROBE_SMALL && path->state == MRC_PLANE_UP && path->reverse_count > 0)
             probe->ev = path->reverse_evs[prng_next(&peer->prng) % path->reverse_count];

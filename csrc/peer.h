@@ -48,7 +48,8 @@ enum peer_probe_kind {
     PEER_PROBE_SMALL = PATH_PROBE_SMALL,
     PEER_PROBE_FULL = PATH_PROBE_FULL,
     PEER_PROBE_BURST = PATH_PROBE_BURST,
-    PEER_PROBE_SECOND, /* a small one on another EV */
+    PEER_PROBE_SECOND,      /* a small one on another EV */
+    PEER_PROBE_FULL_SECOND, /* the same of full size */
     PEER_PORT_STATUS,  /* Port Status Update */
     PEER_PROBE_KINDS,
 };
