@@ -20,6 +20,7 @@
 
 enum {
     RECEIVE_BUFFER = 1 << 20,
+    SYNC_TRIES = 3,
     MESSAGE_BUFFER = 32768, /* the kernel's dumps come in pieces of at most this */
     SYNC_TIMEOUT_MS = 200,
     USABLE = NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP,
@@ -140,6 +141,8 @@ static void on_link(struct netlink_watch *watch, const struct nlmsghdr *message)
     const uint8_t *mac = NULL;
     uint32_t mtu = 0;
 
+    if (link->ifi_family != AF_UNSPEC)
+        return; /* a bridge tells of its ports, and calls it deletion when one leaves */
     while (next_attribute(&attributes, &header, &data)) {
         if (header.rta_type == IFLA_IFNAME)
             name = (const char *)data;
@@ -181,15 +184,20 @@ static bool is_link_local(const mrc_address *address) {
     return address->bytes[0] == 169 && address->bytes[1] == 254;
 }
 
-/* Higher is better: what was asked for, what is in use, then IPv6 before IPv4 before link-local. */
-static int preference(const struct watched_plane *plane, const mrc_address *address) {
-    if (is_same(address, &plane->wanted))
-        return 5;
-    if (is_same(address, &plane->info.address))
-        return 4;
+/* IPv6 before IPv4 before link-local before none. */
+static int kind(const mrc_address *address) {
+    if (address->version == 0)
+        return 0;
     if (is_link_local(address))
         return 1;
     return address->version == 6 ? 3 : 2;
+}
+
+/* Higher is better: what was asked for, what peers know, then by kind. */
+static int preference(const struct watched_plane *plane, const mrc_address *address) {
+    if (is_same(address, &plane->wanted))
+        return 5;
+    return is_same(address, &plane->kept) ? 4 : kind(address);
 }
 
 static void choose_address(struct watched_plane *plane) {
@@ -205,17 +213,28 @@ static void choose_address(struct watched_plane *plane) {
         }
     }
     plane->info.address = best;
+    /* A link that goes down takes IPv6 addresses with it, but for no longer than that: what is left
+     * then, an IPv4 or a link-local address, stands in until they are back. */
+    if (kind(&best) >= kind(&plane->kept))
+        plane->kept = best;
 }
 
 static void set_address(struct watched_plane *plane, const mrc_address *address, bool is_there) {
+    uint32_t least = 0;
     uint32_t i = 0;
 
-    while (i < plane->address_count && !is_same(&plane->addresses[i], address))
-        i++;
-    if (is_there && i == plane->address_count && i < WATCH_ADDRESSES)
-        plane->addresses[plane->address_count++] = *address;
+    for (; i < plane->address_count && !is_same(&plane->addresses[i], address); i++) {
+        if (preference(plane, &plane->addresses[i]) < preference(plane, &plane->addresses[least]))
+            least = i;
+    }
     if (!is_there && i < plane->address_count)
         plane->addresses[i] = plane->addresses[--plane->address_count];
+    else if (is_there && i < WATCH_ADDRESSES)
+        plane->address_count += i == plane->address_count;
+    else if (is_there && preference(plane, address) > preference(plane, &plane->addresses[least]))
+        i = least; /* of more than we can hold, the best are held */
+    if (is_there && i < WATCH_ADDRESSES)
+        plane->addresses[i] = *address;
 }
 
 static bool take_address(int family, const void *data, size_t size, mrc_address *address) {
@@ -308,6 +327,8 @@ static bool on_message(struct netlink_watch *watch, const struct nlmsghdr *messa
     default:
         break;
     }
+    if (message->nlmsg_flags & NLM_F_DUMP_INTR)
+        watch->is_overrun = true; /* the tables changed while they were dumped */
     return (message->nlmsg_type == NLMSG_DONE || message->nlmsg_type == NLMSG_ERROR) &&
            message->nlmsg_seq == watch->sequence;
 }
@@ -352,7 +373,7 @@ static void dump(struct netlink_watch *watch, uint16_t type) {
         read_some(watch, &is_done);
 }
 
-void netlink_watch_sync(struct netlink_watch *watch) {
+static void read_all(struct netlink_watch *watch) {
     watch->is_overrun = false;
     watch->is_syncing = true;
     for (uint32_t i = 0; i < MRC_PLANES; i++)
@@ -368,6 +389,14 @@ void netlink_watch_sync(struct netlink_watch *watch) {
     for (uint32_t i = 0; i < MRC_PLANES; i++)
         choose_address(&watch->planes[i]);
     dump(watch, RTM_GETNEIGH);
+}
+
+void netlink_watch_sync(struct netlink_watch *watch) {
+    uint32_t tries = 0;
+
+    do {
+        read_all(watch);
+    } while (watch->is_overrun && ++tries < SYNC_TRIES);
 }
 
 bool netlink_watch_read(struct netlink_watch *watch) {

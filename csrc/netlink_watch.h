@@ -13,12 +13,13 @@
 
 #include "mrc.h"
 
-enum { WATCH_ADDRESSES = 8, WATCH_NAME = 16 };
+enum { WATCH_ADDRESSES = 16, WATCH_NAME = 16 };
 
 struct watched_plane {
     bool is_used;
     char name[WATCH_NAME];
     mrc_address wanted; /* preferred; version 0: none */
+    mrc_address kept;   /* the one that it had, and has again when that comes back */
     int index;          /* 0: the interface does not exist */
     bool is_seen;       /* in the dump that is being read */
     mrc_plane info;     /* address: the one chosen; enabled is not ours */
@@ -34,7 +35,6 @@ struct watched_hop {
     mrc_address next_hop;
     bool has_mac;
     uint8_t mac[6];
-    int64_t nudged; /* when the kernel was last made to look for it */
 };
 
 struct netlink_watch {
