@@ -134,7 +134,7 @@ static bool put_answer(struct mrc_endpoint *endpoint, struct peer *peer, const s
     struct route route = {.ev = cause->ev, .dscp = endpoint->config.dscp_control};
     uint32_t plane = cause->plane;
 
-    peer_reply_path(peer, &plane, &route.ev);
+    peer_reply_path(peer, packet->opcode != WIRE_ACK, &plane, &route.ev);
     if (!route_to_peer(endpoint, peer, plane, &route)) {
         endpoint->counters.controls_full++;
         return false;
@@ -337,6 +337,14 @@ static bool take_peer(struct mrc_endpoint *endpoint, int64_t now, mrc_frame_out 
             endpoint_wake_peer(endpoint, entry);
             return true;
         }
+    }
+    return false;
+}
+
+bool mrc_endpoint_has_backlog(const mrc_endpoint *endpoint) {
+    for (uint32_t i = 0; i < endpoint->config.max_peers; i++) {
+        if (endpoint->peers[i].peer.is_used && endpoint->peers[i].ready.head != NULL)
+            return true;
     }
     return false;
 }

@@ -24,7 +24,9 @@
 #define MS ((int64_t)1000000)
 #define NUDGE_INTERVAL (250 * MS) /* between attempts to resolve a next hop [choice] */
 #define BUSY_TIME MS              /* a port that took no more frames is tried again after that */
-#define NAP (MS / 20)             /* what the thread leaves to the loop when both wake [choice] */
+#define DUTY (20 * MS) /* the loop is relied on that long after it last took in frames [choice] */
+#define GUARD MS       /* how long frames may wait for it before the thread takes over [choice] */
+#define LOOP_SHARE 32768 /* bytes that the loop takes in before it leaves the rest to the thread */
 #define YIELDS 1000               /* turns that the thread leaves to a waiting caller at most */
 
 enum { FD_NETLINK = MRC_PLANES, FD_WAKE, FD_COUNT };
@@ -242,6 +244,12 @@ static bool free_ports(struct mrc_engine *engine, int64_t now) {
     return has_any;
 }
 
+/* There is more to do than the loop should: the thread goes on. */
+static void relieve_loop(struct mrc_engine *engine) {
+    if (engine->has_thread && atomic_exchange(&engine->on_duty, 0) != 0)
+        engine_wake(engine);
+}
+
 /* Everything but receiving; the mutex is held. True when there was something to do. */
 static bool service(struct mrc_engine *engine, int64_t now) {
     bool has_any = take_submissions(engine, now);
@@ -255,6 +263,8 @@ static bool service(struct mrc_engine *engine, int64_t now) {
     free_ports(engine, now);
     has_any = transmit(engine, now) || has_any;
     hand_over_events(engine);
+    if (mrc_endpoint_has_backlog(engine->endpoint))
+        relieve_loop(engine);
     return has_any;
 }
 
@@ -288,7 +298,9 @@ void engine_leave(struct mrc_engine *engine) {
     bool must_wake;
 
     service(engine, engine_clock());
-    must_wake = engine->is_sleeping && next_deadline(engine) < engine->sleep_until;
+    /* While the loop has the duty the thread looks up every GUARD: soon enough. */
+    must_wake = engine->is_sleeping && next_deadline(engine) < engine->sleep_until &&
+                atomic_load(&engine->on_duty) == 0;
     if (must_wake)
         engine->is_sleeping = false;
     pthread_mutex_unlock(&engine->mutex);
@@ -329,10 +341,12 @@ static bool receive(struct mrc_engine *engine, uint32_t plane) {
 
 /* ---- The loop's share ---- */
 
-/* Has the loop woken by the next frame, once, as the thread is: whoever comes first takes it in.
- * Only an idle engine is armed; a busy one is the thread's alone. */
-static void arm(struct mrc_engine *engine) {
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+/* Two threads can take in frames: ours, and the loop's in mrc_engine_poll(). An idle engine is
+ * armed: the next frame wakes the loop. As long as the loop comes and there is little to do it has
+ * the duty, and the thread only looks after it; whatever is much is the thread's alone. */
+static void arm(struct mrc_engine *engine, uint32_t planes) {
+    for (; planes != 0; planes &= planes - 1) {
+        uint32_t i = (uint32_t)__builtin_ctz(planes);
         struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.u32 = i};
 
         if (engine->ports[i].socket.fd >= 0)
@@ -341,24 +355,28 @@ static void arm(struct mrc_engine *engine) {
     atomic_store(&engine->is_armed, true);
 }
 
-/* Takes in what woke the loop; the mutex is held. When it was much the thread goes on alone. */
+/* Takes in what woke the loop; the mutex is held. */
 static void receive_for_loop(struct mrc_engine *engine, uint32_t planes) {
     mrc_frame_in frames[PLANE_BATCH];
-    uint32_t most = 0;
+    uint64_t bytes = 0;
 
-    for (; planes != 0; planes &= planes - 1) {
-        uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    for (uint32_t rest = planes; rest != 0; rest &= rest - 1) {
+        uint32_t plane = (uint32_t)__builtin_ctz(rest);
         uint32_t count = plane_socket_receive(&engine->ports[plane].socket, engine->poll_buffers,
                                               frames);
 
         take_in(engine, plane, frames, count);
-        most = count > most ? count : most;
+        for (uint32_t i = 0; i < count; i++)
+            bytes += frames[i].size;
     }
-    if (most > 0)
-        mrc_endpoint_drained(engine->endpoint, engine_clock());
-    if (most < PLANE_BATCH / 2)
-        arm(engine);
+    mrc_endpoint_drained(engine->endpoint, engine_clock());
     hand_over_events(engine);
+    if (bytes > LOOP_SHARE) {
+        relieve_loop(engine);
+        return;
+    }
+    atomic_store(&engine->on_duty, engine_clock());
+    arm(engine, planes);
 }
 
 static void take_loop_share(struct mrc_engine *engine) {
@@ -370,62 +388,77 @@ static void take_loop_share(struct mrc_engine *engine) {
         planes |= ready[i].data.u32 < MRC_PLANES ? 1u << ready[i].data.u32 : 0;
     if (planes == 0)
         return;
-    atomic_store(&engine->is_armed, false);
-    if (pthread_mutex_trylock(&engine->mutex) != 0)
-        return; /* the thread is at it */
+    if (pthread_mutex_trylock(&engine->mutex) != 0) {
+        atomic_store(&engine->is_armed, false);
+        return; /* the thread is at it, and arms again when it is done */
+    }
     receive_for_loop(engine, planes);
     pthread_mutex_unlock(&engine->mutex);
 }
 
-static void wait_for_work(struct mrc_engine *engine, struct pollfd *polled, int64_t timeout) {
+/* Waits for the planes (or not), netlink, a wake-up or the time. */
+static void wait_for_work(struct mrc_engine *engine, struct pollfd *polled, bool with_planes,
+                          int64_t timeout) {
     struct timespec time = {.tv_sec = timeout / (1000 * MS), .tv_nsec = timeout % (1000 * MS)};
 
     for (uint32_t i = 0; i < MRC_PLANES; i++)
-        polled[i] = (struct pollfd){.fd = engine->ports[i].socket.fd, .events = POLLIN};
+        polled[i] = (struct pollfd){.fd = with_planes ? engine->ports[i].socket.fd : -1,
+                                    .events = POLLIN};
     polled[FD_NETLINK] = (struct pollfd){.fd = engine->watch.fd, .events = POLLIN};
     polled[FD_WAKE] = (struct pollfd){.fd = engine->wake_fd, .events = POLLIN};
     if (ppoll(polled, FD_COUNT, timeout < 0 ? NULL : &time, NULL) < 0)
         memset(polled, 0, FD_COUNT * sizeof *polled);
 }
 
-static bool has_frames(const struct pollfd *polled) {
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
-        if (polled[i].revents)
-            return true;
-    }
-    return false;
+/* Whether the loop takes in frames at present; a loop that let frames wait for GUARD loses the duty. */
+static bool is_loop_on_duty(struct mrc_engine *engine, int64_t now) {
+    int64_t since = atomic_load(&engine->on_duty);
+
+    return engine->has_thread && since != 0 && now - since < DUTY;
+}
+
+/* Sleeps until there is work, at most until `limit`. */
+static void sleep_for_work(struct mrc_engine *engine, struct pollfd *polled, int64_t limit) {
+    int64_t now = engine_clock();
+    int64_t until;
+    bool is_guarding;
+
+    pthread_mutex_lock(&engine->mutex);
+    until = next_deadline(engine);
+    until = limit < until ? limit : until;
+    is_guarding = is_loop_on_duty(engine, now);
+    if (!is_guarding && engine->may_spin && now - engine->worked < engine->config.spin)
+        until = now;
+    if (is_guarding && until > now + GUARD)
+        until = now + GUARD;
+    engine->is_sleeping = until > now;
+    engine->sleep_until = until;
+    if (engine->is_sleeping && engine->has_thread && !atomic_load(&engine->is_armed))
+        arm(engine, (1u << MRC_PLANES) - 1);
+    pthread_mutex_unlock(&engine->mutex);
+    if (has_submissions(engine) && !atomic_load(&engine->is_stalled))
+        until = now;
+    wait_for_work(engine, polled, !is_guarding,
+                  until == INT64_MAX ? -1 : until > now ? until - now : 0);
+    if (is_guarding && now - atomic_load(&engine->on_duty) > GUARD)
+        wait_for_work(engine, polled, true, 0); /* the loop has not come for a while */
 }
 
 /* One round; sleeps at most until `limit` when there is nothing to do. */
 static void round_once(struct mrc_engine *engine, int64_t limit) {
     struct pollfd polled[FD_COUNT];
-    int64_t now = engine_clock();
-    int64_t until;
-    bool may_nap;
+    int64_t now;
     bool has_any = false;
 
-    pthread_mutex_lock(&engine->mutex);
-    until = next_deadline(engine);
-    until = limit < until ? limit : until;
-    if (engine->may_spin && now - engine->worked < engine->config.spin)
-        until = now;
-    engine->is_sleeping = until > now;
-    engine->sleep_until = until;
-    may_nap = engine->is_sleeping && engine->has_thread;
-    if (may_nap && !atomic_load(&engine->is_armed))
-        arm(engine);
-    pthread_mutex_unlock(&engine->mutex);
-    if (has_submissions(engine) && !atomic_load(&engine->is_stalled))
-        until = now;
-    wait_for_work(engine, polled, until == INT64_MAX ? -1 : until > now ? until - now : 0);
+    sleep_for_work(engine, polled, limit);
     if (polled[FD_WAKE].revents)
         clear_fd(engine->wake_fd);
-    else if (may_nap && has_frames(polled))
-        nanosleep(&(struct timespec){.tv_nsec = NAP}, NULL);
     for (uint32_t i = 0; i < MRC_PLANES; i++) {
         if (polled[i].revents)
             has_any = receive(engine, i) || has_any;
     }
+    if (has_any)
+        atomic_store(&engine->on_duty, 0);
     lock_after_callers(engine);
     engine->is_sleeping = false;
     now = engine_clock();

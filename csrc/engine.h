@@ -55,6 +55,7 @@ struct mrc_engine {
     atomic_bool is_signalled; /* event_fd has been written and not read */
     atomic_bool is_stalled;   /* the completion ring was full */
     atomic_bool is_armed;     /* the loop is told of frames, too */
+    _Atomic int64_t on_duty;  /* when the loop last took in frames; 0: the thread is to do it */
 
     uint8_t *receive_buffers; /* the thread's */
     uint8_t *poll_buffers;    /* of whoever polls */

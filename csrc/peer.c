@@ -472,9 +472,9 @@ int64_t peer_reorder_windows(const struct peer *peer, int64_t now, int64_t windo
     return floor * scale;
 }
 
-void peer_reply_path(struct peer *peer, uint32_t *plane, uint32_t *ev) {
+void peer_reply_path(struct peer *peer, bool is_next, uint32_t *plane, uint32_t *ev) {
     for (uint32_t i = 0; i < MRC_PLANES; i++) {
-        uint32_t candidate = (peer->replies + 1 + i) % MRC_PLANES;
+        uint32_t candidate = (peer->replies + is_next + i) % MRC_PLANES;
         const struct path *path = &peer->plane[candidate].path;
 
         if (path->state != MRC_PLANE_UP || path->reverse_count == 0 ||

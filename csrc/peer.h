@@ -149,8 +149,9 @@ int64_t peer_reorder_windows(const struct peer *peer, int64_t now, int64_t windo
 int64_t peer_rtt(const struct peer *peer);
 int64_t peer_answer_time(const struct peer *peer);
 
-/* Plane and EV for a control packet that answers one from (plane, ev). */
-void peer_reply_path(struct peer *peer, uint32_t *plane, uint32_t *ev);
+/* Plane and EV for a control packet that answers one from (plane, ev), which stay if no other way
+ * is known: the next plane, or the last one again, for what goes with the last packet. */
+void peer_reply_path(struct peer *peer, bool is_next, uint32_t *plane, uint32_t *ev);
 
 /* The peer says which of its ports are up: bit n is its plane n. */
 void peer_on_port_status(struct peer *peer, int64_t now, uint32_t mask);

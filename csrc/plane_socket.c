@@ -29,6 +29,7 @@ enum {
     INNER_UDP = IPV6_UDP + 40,
     IPV4_PROTOCOL = OFFSET_IP + 9,
     IPV4_UDP = OFFSET_IP + 20,
+    VLAN_ID = 0xFFF, /* of a tag; ID 0 is none, but priority */
     UDP_PORT = 2,
     UDP_CHECKSUM = 6,
     QP_PREFIX = 8 + 5, /* from the UDP header on: upper 8 bits of the destination QP */
@@ -37,29 +38,35 @@ enum {
 /* ---- The filter ---- */
 
 /* Lets through UDP to our port whose queue pair number has our prefix, or prefix 0 (endpoint
- * operations), in IPv4, IPv6, or IPv6 in IPv6. X becomes the offset of the UDP header. */
+ * operations), in IPv4, IPv6, or IPv6 in IPv6. Frames for other hosts are seen where a port is
+ * promiscuous, those of a VLAN also by the interface below it: neither are ours. X becomes the
+ * offset of the UDP header. */
 static int attach_filter(int fd, uint16_t port, uint8_t prefix) {
     struct sock_filter code[] = {
-        /*  0 */ BPF_STMT(BPF_LD | BPF_H | BPF_ABS, OFFSET_ETHERTYPE),
-        /*  1 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ETH_P_IPV6, 0, 7),
-        /*  2 */ BPF_STMT(BPF_LDX | BPF_W | BPF_IMM, IPV6_UDP),
-        /*  3 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, IPV6_NEXT),
-        /*  4 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_UDP, 8, 0),
-        /*  5 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_IPV6, 0, 12),
-        /*  6 */ BPF_STMT(BPF_LDX | BPF_W | BPF_IMM, INNER_UDP),
-        /*  7 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, INNER_NEXT),
-        /*  8 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_UDP, 4, 9),
-        /*  9 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ETH_P_IP, 0, 8),
-        /* 10 */ BPF_STMT(BPF_LDX | BPF_W | BPF_IMM, IPV4_UDP),
-        /* 11 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, IPV4_PROTOCOL),
-        /* 12 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_UDP, 0, 5),
-        /* 13 */ BPF_STMT(BPF_LD | BPF_H | BPF_IND, UDP_PORT),
-        /* 14 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, port, 0, 3),
-        /* 15 */ BPF_STMT(BPF_LD | BPF_B | BPF_IND, QP_PREFIX),
-        /* 16 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, prefix, 2, 0),
-        /* 17 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0),
-        /* 18 */ BPF_STMT(BPF_RET | BPF_K, 0),
-        /* 19 */ BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+        /*  0 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_PKTTYPE)),
+        /*  1 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PACKET_OTHERHOST, 21, 0),
+        /*  2 */ BPF_STMT(BPF_LD | BPF_H | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_VLAN_TAG)),
+        /*  3 */ BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, VLAN_ID, 19, 0),
+        /*  4 */ BPF_STMT(BPF_LD | BPF_H | BPF_ABS, OFFSET_ETHERTYPE),
+        /*  5 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ETH_P_IPV6, 0, 7),
+        /*  6 */ BPF_STMT(BPF_LDX | BPF_W | BPF_IMM, IPV6_UDP),
+        /*  7 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, IPV6_NEXT),
+        /*  8 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_UDP, 8, 0),
+        /*  9 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_IPV6, 0, 13),
+        /* 10 */ BPF_STMT(BPF_LDX | BPF_W | BPF_IMM, INNER_UDP),
+        /* 11 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, INNER_NEXT),
+        /* 12 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_UDP, 4, 10),
+        /* 13 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ETH_P_IP, 0, 9),
+        /* 14 */ BPF_STMT(BPF_LDX | BPF_W | BPF_IMM, IPV4_UDP),
+        /* 15 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, IPV4_PROTOCOL),
+        /* 16 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_UDP, 0, 6),
+        /* 17 */ BPF_STMT(BPF_LD | BPF_H | BPF_IND, UDP_PORT),
+        /* 18 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, port, 0, 4),
+        /* 19 */ BPF_STMT(BPF_LD | BPF_B | BPF_IND, QP_PREFIX),
+        /* 20 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, prefix, 1, 0),
+        /* 21 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1),
+        /* 22 */ BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+        /* 23 */ BPF_STMT(BPF_RET | BPF_K, 0),
     };
     struct sock_fprog program = {.len = sizeof code / sizeof code[0], .filter = code};
 
@@ -94,9 +101,7 @@ static uint32_t receive_buffer_of(int fd) {
 }
 
 int plane_socket_open(struct plane_socket *plane, const struct plane_socket_config *config) {
-    memset(plane, 0, sizeof *plane);
-    plane->quiet = -1;
-    plane->has_gso = true;
+    *plane = (struct plane_socket){.fd = -1, .quiet = -1, .has_gso = true};
     /* Protocol 0: nothing comes in before the filter is on and the interface is known. */
     plane->fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (plane->fd < 0)
@@ -143,26 +148,26 @@ int plane_socket_silence(struct plane_socket *plane, const mrc_address *address,
                                .sin6_scope_id = (uint32_t)plane->index};
     struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(udp_port)};
     bool is_six = address->version == 6;
+    int before = plane->quiet; /* closed last: the kernel answers when there is none */
     int error = 0;
 
-    if (plane->quiet >= 0)
-        close(plane->quiet);
     plane->quiet = -1;
-    if (address->version == 0)
-        return 0;
     memcpy(&six.sin6_addr, address->bytes, 16);
     memcpy(&four.sin_addr, address->bytes, 4);
-    plane->quiet = socket(is_six ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (plane->quiet < 0)
-        return errno;
-    set(plane->quiet, SOL_SOCKET, SO_REUSEPORT, 1);
-    if (attach_drop_all(plane->quiet) != 0 ||
-        bind(plane->quiet, is_six ? (struct sockaddr *)&six : (struct sockaddr *)&four,
-             is_six ? sizeof six : sizeof four) != 0) {
-        error = errno;
+    if (address->version != 0) {
+        plane->quiet = socket(is_six ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        if (plane->quiet < 0 || set(plane->quiet, SOL_SOCKET, SO_REUSEPORT, 1) != 0 ||
+            attach_drop_all(plane->quiet) != 0 ||
+            bind(plane->quiet, is_six ? (struct sockaddr *)&six : (struct sockaddr *)&four,
+                 is_six ? sizeof six : sizeof four) != 0)
+            error = errno;
+    }
+    if (error != 0 && plane->quiet >= 0) {
         close(plane->quiet);
         plane->quiet = -1;
     }
+    if (before >= 0)
+        close(before);
     return error;
 }
 
