@@ -49,7 +49,7 @@ def pair(
         source.socket(family, socket.SOCK_DGRAM) as sender,
         destination.socket(family, socket.SOCK_DGRAM) as receiver,
     ):
-        receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 25)
+        receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 28)
         receiver.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         receiver.bind(("", PORT))
         receiver.settimeout(QUIET)
@@ -80,7 +80,7 @@ def numbers(source: Host, destination: Host, plane: int = 0, *, count: int = 10)
 def packet_socket(host: Host, plane: int) -> Iterator[socket.socket]:
     """A packet socket of one interface that takes every protocol, as the engine's is."""
     with host.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 25)
+        sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 28)
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         sock.bind((host.interface(plane), 3))
         sock.settimeout(QUIET)

@@ -11,6 +11,7 @@ import json
 import socket
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from typing import Literal
@@ -171,6 +172,27 @@ def test_a_blackhole_has_a_direction_keeps_the_carrier_and_heals(rig: Rig) -> No
     assert numbers(a, b) == ALL_TEN
 
 
+def test_a_change_of_the_faults_loses_nothing_by_itself(rig: Rig) -> None:
+    a, b = rig.hosts
+    over = threading.Event()
+    sent = 0
+
+    def send(sender: socket.socket) -> None:
+        nonlocal sent
+        while not over.is_set() and sent < 100_000:
+            sender.send(bytes(4))
+            sent += 1
+
+    with pair(a, b, 0) as (sender, receiver):
+        thread = threading.Thread(target=send, args=(sender,))
+        thread.start()
+        for _ in range(10):
+            rig.plane(0).duplicate(0)
+        over.set()
+        thread.join()
+        assert len(drain(receiver)) == sent
+
+
 def test_corruption_changes_the_one_byte(rig: Rig) -> None:
     a, b = rig.hosts
     assert numbers(a, b) == ALL_TEN
@@ -197,6 +219,9 @@ def goodput(source: Host, destination: Host) -> float:
     Taken from the kernel's times of arrival, after the first 200 kB: those are tbf's burst.
     """
     with pair(source, destination, 0) as (sender, receiver):
+        # The kernel begins to take the times a while after it was asked to.
+        sender.send(bytes(4000))
+        assert len(drain(receiver)) == 1
         for _ in range(500):
             sender.send(bytes(4000))
         arrived = drain(receiver)[50:]

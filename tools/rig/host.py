@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import json
 import os
 import signal
@@ -141,6 +142,23 @@ class Host:
             for plane in range(len(self.addresses))
             if (name := self.interface(plane)) in links
         }
+
+    def groups(self) -> set[tuple[str, str]]:
+        """The IPv6 multicast groups that its interfaces have joined (`ip maddress`)."""
+        text = shell.run(["ip", "-n", self.name, "-6", "-j", "maddress", "show"])
+        return {
+            (interface["ifname"], group["address"])
+            for interface in json.loads(text)
+            for group in interface["maddr"]
+        }
+
+    def solicited_group(self, plane: int) -> tuple[str, str] | None:
+        """The group it must have joined to be found on a plane (RFC 4291, 2.7.1); IPv4 has none."""
+        address = ipaddress.ip_interface(self.addresses[plane])
+        if address.version == 4:
+            return None
+        group = int(ipaddress.IPv6Address("ff02::1:ff00:0")) | int(address.ip) & 0xFFFFFF
+        return (self.interface(plane), str(ipaddress.IPv6Address(group)))
 
     def kill(self) -> None:
         """Kills what `popen` started, by process group, and waits for it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Iterator, Sequence
 
 from tools.rig import shell
@@ -18,6 +19,9 @@ from tools.rig.impairment import Impairment, Port, ruleset
 
 HUB_MTU = 65535
 """So that the hosts' own MTUs alone decide what crosses."""
+
+SETTLE_TIMEOUT = 10.0
+"""Seconds that an interface has to become ready in; it takes milliseconds."""
 
 BURST = 80_000
 """Bytes that tbf lets pass at once: more than a GSO frame (64 KiB), which it would cut else."""
@@ -125,6 +129,11 @@ class Plane:
         if self.hub is not None:
             shell.batch(self.hub_lines(), netns=self.hub)
             shell.run(["ip", "netns", "exec", self.hub, "nft", "-f", "-"], self.hub_rules())
+
+    def _live(self) -> list[str]:
+        """The hosts that have the interface, up, and a carrier."""
+        up = [label for label in self._hosts if label in self._present - self._down]
+        return [] if len(self._hosts) == 2 and len(up) < 2 else up
 
     # What befalls frames.
 
@@ -258,12 +267,16 @@ class Plane:
             shell.batch(self.hub_lines(), netns=self.hub)
 
     def up(self, host: Host | str) -> None:
-        """Brings a host's interface up again, with its address (`ip link`, `ip address`)."""
+        """Brings a host's interface up again, with its address (`ip link`, `ip address`).
+
+        If it gets its carrier, it carries frames when this returns.
+        """
         label = self._label(host)
         shell.batch(self.host_lines(label), netns=self._hosts[label].name)
         self._down.discard(label)
         if self.hub is not None:
             shell.batch(self.hub_lines(), netns=self.hub)
+        settle([self])
 
     def delete(self, host: Host | str | None = None) -> None:
         """Deletes interfaces (`ip link`): a host's, or all hosts' if None.
@@ -290,6 +303,7 @@ class Plane:
         for label in missing:
             shell.batch(self.host_lines(label), netns=self._hosts[label].name)
         self._set_hub()
+        settle([self])
 
     def change_address(self, host: Host | str, address: str) -> None:
         """Gives a host's interface another address in place of all of its kind (`ip address`).
@@ -305,6 +319,42 @@ class Plane:
         shell.run(["ip", "-n", self._hosts[label].name, family, *flush])
         self._hosts[label].addresses[self.number] = address
         shell.batch(self.host_lines(label), netns=self._hosts[label].name)
+        settle([self])
+
+
+def settle(planes: Sequence[Plane]) -> None:
+    """Waits until the kernel has done what it puts off when an interface comes up.
+
+    Until its worker has seen the carrier a queue drops what is sent, and until it has joined an
+    address's group, neighbours ask for that address in vain, and again only a second later.
+
+    Raises:
+        RigError: An interface does not come up, for example because it was changed by hand.
+    """
+    deadline = time.monotonic() + SETTLE_TIMEOUT
+    while missing := _unsettled(planes):
+        if time.monotonic() > deadline:
+            raise shell.RigError("ip link, ip maddress", f"not ready: {', '.join(missing)}")
+        time.sleep(0.002)
+
+
+def _unsettled(planes: Sequence[Plane]) -> list[str]:
+    """The live interfaces that are not ready yet, of the hosts and of the hub."""
+    missing = []
+    for label, host in planes[0]._hosts.items():
+        live = [plane for plane in planes if label in plane._live()]
+        if live:
+            running, joined = shell.running(host.name), host.groups()
+            for plane in live:
+                group = host.solicited_group(plane.number)
+                if plane.interface not in running or (group and group not in joined):
+                    missing.append(f"{plane.interface} of {label}")
+    hub = planes[0].hub
+    if hub is not None:
+        running = shell.running(hub)
+        ports = [plane._port(label) for plane in planes for label in plane._live()]
+        missing += [port for port in ports if port not in running]
+    return missing
 
 
 def _shaper(mbit: float | None, queue_ms: float) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Literal, Self
 
 from tools.rig import names, shell
 from tools.rig.host import Host
-from tools.rig.plane import Plane
+from tools.rig.plane import Plane, settle
 
 IPFamily = Literal[4, 6, "ll"]
 
@@ -150,6 +150,7 @@ class Rig:
         for host in self.hosts:
             lines = [line for plane in self.planes for line in plane.host_lines(host.label)]
             shell.batch(["link set lo up", *lines], netns=host.name)
+        settle(self.planes)
 
     def close(self) -> None:
         """Kills the hosts' processes and removes the namespaces; again does nothing.

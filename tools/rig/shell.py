@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import threading
@@ -60,6 +61,12 @@ def batch(lines: Iterable[str], *, netns: str | None = None) -> None:
     script = "".join(f"{line}\n" for line in lines)
     if script:
         run(["ip", *(["-n", netns] if netns else []), "-batch", "-"], script)
+
+
+def running(netns: str) -> set[str]:
+    """The interfaces that carry frames: up, with a carrier, and the kernel has noticed it."""
+    links = json.loads(run(["ip", "-n", netns, "-j", "link", "show"]))
+    return {link["ifname"] for link in links if link["operstate"] == "UP"}
 
 
 def _enter(path: Path) -> None:
