@@ -8,10 +8,10 @@ ValueError for a direction, a host or a number that makes no sense.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from tools.rig import shell
 from tools.rig.host import Host
@@ -137,13 +137,13 @@ class Plane:
 
     # What befalls frames.
 
-    def _impair(self, direction: str, **changes: float | int | str | bool) -> None:
+    def _impair(self, direction: str, change: Callable[[Impairment], Impairment]) -> None:
         """Changes faults, and loads the plane's rules anew, at once and as a whole."""
         if self.hub is None:
             raise shell.RigError("nft", "a rig whose planes are direct can lose nothing")
         before = dict(self._faults)
         for pair in self._pairs(direction):
-            self._faults[pair] = dataclasses.replace(before[pair], **changes)  # type: ignore[arg-type]
+            self._faults[pair] = change(before[pair])
         try:
             self._set_hub()
         except shell.RigError:
@@ -166,11 +166,11 @@ class Plane:
                 as with "udp dport 4791".
             direction: "both" or like "a->b".
         """
-        self._impair(direction, loss=percent, every=every, match=match)
+        self._impair(direction, lambda old: replace(old, loss=percent, every=every, match=match))
 
     def blackhole(self, *, direction: str = "both") -> None:
         """Lets every frame vanish, while both ends keep their carrier (nftables `drop`)."""
-        self._impair(direction, blackhole=True)
+        self._impair(direction, lambda old: replace(old, blackhole=True))
 
     def corrupt(self, percent: float, *, offset: int = 12, direction: str = "both") -> None:
         """Turns four bits of one byte (nftables payload `set`), checksums left as they are.
@@ -183,18 +183,18 @@ class Plane:
             offset: Of the byte from the start of the UDP payload; 12 is the first after the BTH.
             direction: "both" or like "a->b".
         """
-        self._impair(direction, corrupt=percent, offset=offset)
+        self._impair(direction, lambda old: replace(old, corrupt=percent, offset=offset))
 
     def duplicate(self, percent: float, *, direction: str = "both") -> None:
         """Makes frames arrive twice, at once after each other (nftables `dup`)."""
-        self._impair(direction, duplicate=percent)
+        self._impair(direction, lambda old: replace(old, duplicate=percent))
 
     def heal(self) -> None:
         """Ends blackhole, loss, corruption and duplication in all directions (nftables).
 
         Rates, MTUs, links and offloads stay as they are.
         """
-        self._impair("both", **dataclasses.asdict(Impairment()))
+        self._impair("both", lambda _: Impairment())
 
     def lost(self) -> int:
         """Frames that vanished by the rules since these were last changed (`nft list`)."""
