@@ -78,21 +78,19 @@ static bool has_completion_room(struct mrc_engine *engine) {
     return ring_free(&engine->completed, &slot);
 }
 
-static void hand_over_events(struct mrc_engine *engine) {
+/* Moves the core's events into the ring; true when there were any, and somebody has to look. */
+static bool hand_over_events(struct mrc_engine *engine) {
     mrc_event event;
     bool has_any = false;
 
     while (has_completion_room(engine)) {
-        if (!mrc_endpoint_poll(engine->endpoint, &event)) {
-            if (has_any)
-                signal_events(engine);
-            return;
-        }
+        if (!mrc_endpoint_poll(engine->endpoint, &event))
+            return has_any;
         complete(engine, &event);
         has_any = true;
     }
     atomic_store(&engine->is_stalled, true);
-    signal_events(engine);
+    return true;
 }
 
 /* False: the core has no room for it now. */
@@ -262,7 +260,8 @@ static bool service(struct mrc_engine *engine, int64_t now) {
         nudge(engine, now);
     free_ports(engine, now);
     has_any = transmit(engine, now) || has_any;
-    hand_over_events(engine);
+    if (hand_over_events(engine))
+        signal_events(engine);
     if (mrc_endpoint_has_backlog(engine->endpoint))
         relieve_loop(engine);
     return has_any;
@@ -312,6 +311,7 @@ static void take_in(struct mrc_engine *engine, uint32_t plane, mrc_frame_in *fra
                     uint32_t count) {
     int64_t now = engine_clock();
 
+    take_submissions(engine, now); /* a receive that was posted before the frame came counts */
     for (uint32_t i = 0; i < count; i++) {
         frames[i].plane = plane;
         mrc_endpoint_receive(engine->endpoint, now, &frames[i]);
@@ -370,7 +370,7 @@ static void receive_for_loop(struct mrc_engine *engine, uint32_t planes) {
             bytes += frames[i].size;
     }
     mrc_endpoint_drained(engine->endpoint, engine_clock());
-    hand_over_events(engine);
+    hand_over_events(engine); /* the caller looks at the ring next */
     if (bytes > LOOP_SHARE) {
         relieve_loop(engine);
         return;
@@ -410,7 +410,7 @@ static void wait_for_work(struct mrc_engine *engine, struct pollfd *polled, bool
         memset(polled, 0, FD_COUNT * sizeof *polled);
 }
 
-/* Whether the loop takes in frames at present; a loop that let frames wait for GUARD loses the duty. */
+/* Whether the loop takes in frames at present. */
 static bool is_loop_on_duty(struct mrc_engine *engine, int64_t now) {
     int64_t since = atomic_load(&engine->on_duty);
 

@@ -411,7 +411,7 @@ void mrc_endpoint_timeout(mrc_endpoint *endpoint, int64_t now);
 /* Fills in the next frame to send; false when there is none now. */
 bool mrc_endpoint_transmit(mrc_endpoint *endpoint, int64_t now, mrc_frame_out *frame);
 
-/* Whether data waits for room at a peer or port: there will be more to send as soon as some comes. */
+/* Whether data waits for room at a peer or port: there is more to send as soon as some comes. */
 bool mrc_endpoint_has_backlog(const mrc_endpoint *endpoint);
 
 /* Takes the next event; false when there is none. Completions are never dropped. */

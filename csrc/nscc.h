@@ -2,7 +2,8 @@
 /* How much may be in flight: the NSCC congestion controller.
  *
  * Knows bytes and time; nothing of packets, paths or queue pairs. The owner counts `inflight`
- * itself and gives it with each event. Integers only; gains are fixed-point with 10 bits of fraction.
+ * itself and gives it with each event. Integers only; gains are fixed-point with 10 bits of
+ * fraction.
  * Source: behaviour.md, Congestion control: NSCC.
  */
 #ifndef NSCC_H

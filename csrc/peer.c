@@ -227,7 +227,8 @@ static bool has_room(const struct peer *peer, uint32_t plane, uint32_t nominal) 
  * that can take the packet now. */
 int peer_pick(struct peer *peer, uint32_t nominal, uint32_t avoid) {
     int best = PEER_NO_PLANE;
-    uint32_t first = peer->rotation++;
+    /* Among equals in turn; with nothing in flight, with the answers: one system call for both. */
+    uint32_t first = peer_inflight(peer) == 0 ? peer->replies : peer->rotation++;
 
     for (uint32_t i = 0; i < MRC_PLANES; i++) {
         uint32_t plane = (first + i) % MRC_PLANES;
