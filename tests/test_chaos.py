@@ -19,7 +19,7 @@ REGION = 1 << 22
 
 seeds = st.integers(0, 2**32 - 1)
 quick = settings(
-    max_examples=40, suppress_health_check=[HealthCheck.too_slow], print_blob=True, deadline=None
+    max_examples=25, suppress_health_check=[HealthCheck.too_slow], print_blob=True, deadline=None
 )
 
 
@@ -40,18 +40,18 @@ def some_link(rng: random.Random) -> Link:
     )
 
 
-def some_net(rng: random.Random, seed: int) -> Net:
+def some_net(rng: random.Random, seed: int, settled: dict[str, int]) -> Net:
     planes = rng.choice([1, 2, 4, 4, 16])
     config = {
         "policy": rng.randrange(2),
         "trimming": rng.randrange(2),
         "burst": rng.choice([1, 4, 15]),
-        "dead_after": 3600 * SECOND,
         "ev_count": rng.choice([16, 128]),
         "max_chunks": rng.choice([4, 2048]),
         "max_immediates": rng.choice([3, 4096]),
         "max_writes": rng.choice([8, 4096]),
     }
+    config |= settled
     if rng.random() < 0.5:
         config |= {"base_rtt_floor": 500 * US, "target_delay_floor": MS, "window_floor_packets": 64}
     return Net(
@@ -103,12 +103,9 @@ def heal(net: Net, hosts: int) -> None:
             net.enable(host, plane, enabled=True)
 
 
-def live(seed: int, *, rounds: int) -> Net:
-    """One whole life; returns the network, idle."""
-    rng = random.Random(seed)
-    net = some_net(rng, seed)
+def play(rng: random.Random, net: Net, connections: list[Connection], rounds: int) -> None:
+    """Posts writes, disturbs, lets time pass."""
     hosts = len({host for host, _ in net.links})
-    connections = [some_connection(rng, net, hosts) for _ in range(rng.choice([1, 2, 6]))]
     posted = 0
     for _ in range(rounds):
         connection, side = rng.choice(connections), rng.randrange(2)
@@ -121,8 +118,44 @@ def live(seed: int, *, rounds: int) -> Net:
         if rng.random() < 0.5:
             net.pass_time(rng.choice([10 * US, 300 * US, 5 * MS, 100 * MS]))
     heal(net, hosts)
+
+
+def live(seed: int, *, rounds: int) -> Net:
+    """One whole life in which nothing may be given up; returns the network, idle."""
+    rng = random.Random(seed)
+    net = some_net(rng, seed, {"dead_after": 3600 * SECOND})
+    hosts = len({host for host, _ in net.links})
+    connections = [some_connection(rng, net, hosts) for _ in range(rng.choice([1, 2, 6]))]
+    play(rng, net, connections, rounds)
     net.run(300 * SECOND)
     assert net.events(ON_QP) == []
+    return net
+
+
+def die(seed: int, *, rounds: int) -> Net:
+    """A life in which peers are given up soon and connections are closed in the midst of it."""
+    rng = random.Random(seed)
+    config = {
+        "dead_after": rng.choice([100 * MS, 500 * MS]),
+        "linger": rng.choice([0, 50 * MS]),
+        "linear_cnt": rng.randrange(8),
+        "exp_cnt": rng.choice([1, 4, 25]),
+    }
+    net = some_net(rng, seed, config)
+    hosts = len({host for host, _ in net.links})
+    for _ in range(3):
+        connections = [some_connection(rng, net, hosts) for _ in range(rng.choice([1, 3]))]
+        play(rng, net, connections, rounds)
+        for connection in connections:
+            for side in rng.sample([0, 1], 2):
+                connection.close(side)
+                net.pass_time(rng.choice([0, MS, 300 * MS]))
+    net.pass_time(SECOND)
+    assert net.is_idle
+    for host in range(hosts):
+        counters = net.counters(host)
+        used = (counters.qps, counters.writes, counters.chunks, counters.immediates)
+        assert used == (0, 0, 0, 0)
     return net
 
 
@@ -131,6 +164,12 @@ def live(seed: int, *, rounds: int) -> Net:
 @given(seeds)
 def test_whatever_happens_all_arrives_once_in_order_and_nothing_is_broken(seed: int) -> None:
     live(seed, rounds=60)
+
+
+@quick
+@given(seeds)
+def test_connections_that_are_given_up_or_closed_end_once_and_leave_nothing(seed: int) -> None:
+    die(seed, rounds=20)
 
 
 @settings(max_examples=3, deadline=None)
@@ -145,10 +184,11 @@ def test_another_seed_is_another_life() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=400, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=250, suppress_health_check=list(HealthCheck), deadline=None)
 @given(seeds)
 def test_long_lives_end_well_too(seed: int) -> None:
     live(seed, rounds=300)
+    die(seed, rounds=100)
 
 
 @pytest.mark.slow

@@ -265,6 +265,16 @@ static void send_out(struct vnet *net, uint32_t number) {
     }
 }
 
+/* Lends one again for the one that was used. */
+static void post_receive(struct vnet *net, uint32_t number, uint32_t qp) {
+    mrc_endpoint *endpoint = net->hosts[number].endpoint;
+    mrc_qp_stats stats;
+
+    if (mrc_qp_post_receive(endpoint, qp, 1) < 0 &&
+        mrc_qp_get_stats(endpoint, qp, &stats) == MRC_OK && stats.state == MRC_QP_RTS)
+        vnet_fail(net, "host %u cannot post the receive that was used", number);
+}
+
 static void take_events(struct vnet *net, uint32_t number) {
     struct vnet_host *host = &net->hosts[number];
     mrc_event event;
@@ -273,11 +283,8 @@ static void take_events(struct vnet *net, uint32_t number) {
         uint32_t at = (net->event_first + net->event_count) % VNET_EVENTS;
 
         vnet_check_event(net, number, &event);
-        if (event.type == MRC_EVENT_RECEIVE &&
-            mrc_qp_post_receive(host->endpoint, event.qp, 1) < 0 &&
-            !host->by_number[event.qp & 0xFFFF]->error &&
-            !host->by_number[event.qp & 0xFFFF]->is_closed)
-            vnet_fail(net, "host %u cannot post the receive that was used", number);
+        if (event.type == MRC_EVENT_RECEIVE)
+            post_receive(net, number, event.qp);
         net->events[at] = (vnet_event){number, event};
         if (net->event_count < VNET_EVENTS)
             net->event_count++;

@@ -11,6 +11,7 @@ enum {
     MILLION = 1000000,
     TRIMMED_SIZE = 12 + 4 + 16, /* BTH METH RETH: what the core sends, without TSETH */
     OPCODES = 0xC0,
+    BTH_RESERVED = 4,
 };
 
 static_assert(VNET_FATES == sizeof((vnet_counts *)0)->packets / sizeof(uint64_t),
@@ -225,6 +226,8 @@ static void corrupt(struct vnet *net, struct vnet_frame *frame) {
     uint32_t size = frame->size - frame->header_size;
     uint32_t at = prng_below(&net->prng, size);
 
+    if (at % frame->segment_size == BTH_RESERVED)
+        at++; /* the ICRC does not cover that byte, and nobody reads it */
     frame->data[frame->header_size + at] ^= (uint8_t)(1u << prng_below(&net->prng, 8));
     frame->corrupted = 1 + at / frame->segment_size;
     net->hosts[frame->from].ports[frame->plane].counts.packets[VNET_CORRUPTED]++;
