@@ -43,7 +43,7 @@ def ipv6(payload: bytes, *, header: int = UDP, source: str, destination: str) ->
 
 
 def ones_sum(data: bytes) -> int:
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total
