@@ -27,6 +27,7 @@ from vnet import (
     ON_WRITE,
     PEER_RESTARTED,
     PEER_SILENT,
+    PLANE_UP,
     QP_ERROR,
     REGION_VA,
     REMOTE_ACCESS,
@@ -564,6 +565,44 @@ def nack_like(sack: Kept) -> Kept:
     body[at + 14] = TRIMMED
     body[at + 28] = 0x20  # cc_type
     return replace(sack, data=sack.data[:ETHERNET] + with_icrc(with_lengths(bytes(body))))
+
+
+def test_an_answer_with_the_wrong_id_or_time_stamp_is_nobodys() -> None:
+    """Case A26: an answer counts by address, plane, id and time stamp."""
+    net = Net(1)
+    net.keep()
+    net.connect()
+    settle(net)
+    frame = next(f for f in net.kept() if f.host == 0 and f.data[bth(f)] == RESPONSE)
+    packet = frame.data[ETHERNET:]
+    stale = net.counters(0).drop_stale
+    for at in (11, 12 + 28, 12 + 29):  # PSN; tx_timestamp (wire.md, BTH and EETH)
+        forged = with_icrc(change(packet, bth_at(packet) + at, packet[bth_at(packet) + at] ^ 1))
+        net.inject(replace(frame, data=frame.data[:ETHERNET] + forged))
+    net.inject(frame)  # it was answered already
+    net.pass_time(0)
+    assert net.counters(0).drop_stale - stale == 4
+
+
+def test_a_strangers_port_status_update_changes_nothing() -> None:
+    net, connection = pair()
+    net.keep()
+    net.port(1, 1, up=False)
+    net.pass_time(2 * MS)
+    net.port(1, 1, up=True)
+    settle(net)
+    status = next(
+        f
+        for f in net.kept()
+        if f.host == 0 and f.data[bth(f)] == REQUEST and f.data[bth(f) + 13] & 3 == 0
+    )
+    forged = bytearray(status.data)
+    forged[ETHERNET + 8 + 15] = 77
+    packet = with_icrc(bytes(forged[ETHERNET:]))
+    net.inject(replace(status, data=status.data[:ETHERNET] + packet))
+    net.pass_time(0)
+    assert net.counters(0).drop_source == 1
+    assert connection.plane(0, 1).state == PLANE_UP
 
 
 def test_sacks_from_the_past_do_no_harm() -> None:
