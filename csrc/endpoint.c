@@ -187,7 +187,7 @@ struct peer_entry *endpoint_entry(struct mrc_endpoint *endpoint, const struct pe
 }
 
 struct peer_entry *endpoint_find_peer(struct mrc_endpoint *endpoint, const mrc_address *address) {
-    for (uint32_t i = 0; i < endpoint->config.max_peers; i++) {
+    for (uint32_t i = 0; i < endpoint->peers_end; i++) {
         struct peer_entry *entry = &endpoint->peers[i];
 
         for (uint32_t plane = 0; entry->peer.is_used && plane < MRC_PLANES; plane++) {
@@ -202,7 +202,7 @@ struct peer_entry *endpoint_find_peer(struct mrc_endpoint *endpoint, const mrc_a
 }
 
 static struct peer_entry *peer_entry_at(struct mrc_endpoint *endpoint, uint32_t peer) {
-    if (peer >= endpoint->config.max_peers || !endpoint->peers[peer].peer.is_used)
+    if (peer >= endpoint->peers_end || !endpoint->peers[peer].peer.is_used)
         return NULL;
     return &endpoint->peers[peer];
 }
@@ -226,7 +226,7 @@ int mrc_endpoint_set_plane(mrc_endpoint *endpoint, int64_t now, uint32_t plane,
                         local->info.address.version != info->address.version;
     local->info = *info;
     local->is_present = true;
-    for (uint32_t i = 0; i < endpoint->config.max_peers; i++) {
+    for (uint32_t i = 0; i < endpoint->peers_end; i++) {
         struct peer_entry *entry = &endpoint->peers[i];
 
         if (!entry->peer.is_used)
@@ -243,7 +243,7 @@ void mrc_endpoint_set_busy(mrc_endpoint *endpoint, uint32_t plane, bool busy) {
     if (plane >= MRC_PLANES || endpoint->planes[plane].is_busy == busy)
         return;
     endpoint->planes[plane].is_busy = busy;
-    for (uint32_t i = 0; !busy && i < endpoint->config.max_peers; i++) {
+    for (uint32_t i = 0; !busy && i < endpoint->peers_end; i++) {
         if (endpoint->peers[i].peer.is_used)
             endpoint_wake_peer(endpoint, &endpoint->peers[i]);
     }
@@ -269,10 +269,11 @@ static bool is_setup(const mrc_peer_setup *setup) {
 
 int mrc_peer_add(mrc_endpoint *endpoint, int64_t now, const mrc_peer_setup *setup) {
     struct peer_entry *entry;
+    uint32_t number;
 
     if (!is_setup(setup))
         return MRC_ERROR_ARGUMENT;
-    for (uint32_t i = 0; i < endpoint->config.max_peers; i++) {
+    for (uint32_t i = 0; i < endpoint->peers_end; i++) {
         if (endpoint->peers[i].peer.is_used &&
             endpoint->peers[i].peer.setup.incarnation == setup->incarnation)
             return (int)i;
@@ -280,8 +281,11 @@ int mrc_peer_add(mrc_endpoint *endpoint, int64_t now, const mrc_peer_setup *setu
     entry = free_peer(endpoint);
     if (entry == NULL)
         return MRC_ERROR_FULL;
-    peer_init(&entry->peer, &endpoint->config, endpoint->planes,
-              (uint32_t)(entry - endpoint->peers), endpoint->seed, now, setup);
+    number = (uint32_t)(entry - endpoint->peers);
+    if (number >= endpoint->peers_end)
+        endpoint->peers_end = number + 1;
+    peer_init(&entry->peer, &endpoint->config, endpoint->planes, number, endpoint->seed, now,
+              setup);
     endpoint_settle_peer(endpoint, now, entry);
     return (int)entry->peer.number;
 }
@@ -360,6 +364,8 @@ int mrc_peer_remove(mrc_endpoint *endpoint, uint32_t peer) {
     }
     timer_heap_set(&endpoint->timers, endpoint_peer_timer(endpoint, &entry->peer), TIMER_NEVER);
     memset(entry, 0, sizeof *entry);
+    while (endpoint->peers_end > 0 && !endpoint->peers[endpoint->peers_end - 1].peer.is_used)
+        endpoint->peers_end--;
     return MRC_OK;
 }
 
@@ -370,7 +376,7 @@ int mrc_peer_stats(const mrc_endpoint *endpoint, uint32_t peer, uint32_t plane,
 
     if (plane >= MRC_PLANES)
         return MRC_ERROR_ARGUMENT;
-    if (peer >= endpoint->config.max_peers || !endpoint->peers[peer].peer.is_used)
+    if (peer >= endpoint->peers_end || !endpoint->peers[peer].peer.is_used)
         return MRC_ERROR_NOT_FOUND;
     from = &endpoint->peers[peer].peer;
     at = &from->plane[plane];
@@ -680,7 +686,7 @@ int mrc_qp_deny(mrc_endpoint *endpoint, int64_t now, uint32_t number, uint32_t e
 void mrc_endpoint_counters(const mrc_endpoint *endpoint, mrc_counters *counters) {
     uint32_t peers = 0;
 
-    for (uint32_t i = 0; i < endpoint->config.max_peers; i++)
+    for (uint32_t i = 0; i < endpoint->peers_end; i++)
         peers += endpoint->peers[i].peer.is_used;
     *counters = endpoint->counters;
     counters->events_full = endpoint->events.dropped;

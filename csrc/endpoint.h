@@ -128,6 +128,7 @@ struct mrc_endpoint {
     uint64_t seed;
     struct plane planes[MRC_PLANES];
     struct peer_entry *peers;
+    uint32_t peers_end; /* no peer has this number or a higher one */
     struct qp *qps;
     struct qp **by_number;
     uint32_t by_number_count;
@@ -143,6 +144,7 @@ struct mrc_endpoint {
     struct qp_queue starved;
     struct peer_entry *ready_head;
     struct peer_entry *ready_tail;
+    bool is_blocked; /* the last pass of transmit left data that found no room */
     struct control *controls;
     uint32_t control_head;
     uint32_t control_count;

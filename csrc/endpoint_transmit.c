@@ -291,6 +291,7 @@ static bool take_data(struct mrc_endpoint *endpoint, int64_t now, struct peer_en
         if (state == REQUESTOR_BLOCKED) {
             /* The peer has no room for the others either; what makes some wakes it. */
             qp_queue_push(&entry->ready, QUEUE_READY, qp);
+            endpoint->is_blocked = true;
             return false;
         }
         if (state == REQUESTOR_STARVED)
@@ -321,6 +322,8 @@ static void take_probes(struct mrc_endpoint *endpoint, int64_t now, struct peer_
 
 /* Peers take turns, frame by frame. */
 static bool take_peer(struct mrc_endpoint *endpoint, int64_t now, mrc_frame_out *frame) {
+    if (endpoint->ready_head != NULL)
+        endpoint->is_blocked = false;
     while (endpoint->ready_head != NULL) {
         struct peer_entry *entry = endpoint->ready_head;
 
@@ -342,11 +345,7 @@ static bool take_peer(struct mrc_endpoint *endpoint, int64_t now, mrc_frame_out 
 }
 
 bool mrc_endpoint_has_backlog(const mrc_endpoint *endpoint) {
-    for (uint32_t i = 0; i < endpoint->config.max_peers; i++) {
-        if (endpoint->peers[i].peer.is_used && endpoint->peers[i].ready.head != NULL)
-            return true;
-    }
-    return false;
+    return endpoint->is_blocked;
 }
 
 bool mrc_endpoint_transmit(mrc_endpoint *endpoint, int64_t now, mrc_frame_out *frame) {

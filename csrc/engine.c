@@ -86,6 +86,8 @@ static bool hand_over_events(struct mrc_engine *engine) {
     while (has_completion_room(engine)) {
         if (!mrc_endpoint_poll(engine->endpoint, &event))
             return has_any;
+        if (event.type == MRC_EVENT_PLANE)
+            engine->nudge_at = 0; /* the next hop may have got another link address */
         complete(engine, &event);
         has_any = true;
     }
@@ -98,6 +100,7 @@ static bool take_submission(struct mrc_engine *engine, int64_t now,
                             const mrc_submission *submission) {
     const mrc_write *write = &submission->write;
     mrc_event refused = {.type = MRC_EVENT_WRITE, .qp = write->qp, .tag = write->tag, .time = now};
+    bool has_room;
     int status;
 
     if (submission->type == MRC_SUBMIT_RECEIVE) {
@@ -105,22 +108,28 @@ static bool take_submission(struct mrc_engine *engine, int64_t now,
         return true;
     }
     status = mrc_qp_write(engine->endpoint, now, write);
-    if (status == MRC_ERROR_FULL || (status != MRC_OK && !has_completion_room(engine)))
+    if (status == MRC_OK)
+        return true;
+    if (status == MRC_ERROR_FULL)
         return false;
-    if (status != MRC_OK) {
-        refused.status = status;
+    has_room = has_completion_room(engine);
+    refused.status = status;
+    if (has_room)
         complete(engine, &refused);
-        signal_events(engine);
-    }
-    return true;
+    else
+        atomic_store(&engine->is_stalled, true);
+    signal_events(engine);
+    return has_room;
 }
 
 static bool take_submissions(struct mrc_engine *engine, int64_t now) {
     uint32_t slot;
     bool has_any = false;
 
+    engine->is_blocked = false;
     while (ring_next(&engine->submitted, &slot)) {
-        if (!take_submission(engine, now, &engine->submissions[slot]))
+        engine->is_blocked = !take_submission(engine, now, &engine->submissions[slot]);
+        if (engine->is_blocked)
             break;
         ring_pop(&engine->submitted);
         has_any = true;
@@ -211,13 +220,23 @@ void engine_apply_watch(struct mrc_engine *engine, int64_t now) {
     }
 }
 
-/* Has the kernel look for next hops whose link address is not known. */
+/* Whether a peer ought to answer on this plane and does not. */
+static bool is_silent(const struct mrc_engine *engine, uint32_t peer, uint32_t plane) {
+    mrc_plane_stats stats;
+
+    if (mrc_peer_stats(engine->endpoint, peer, plane, &stats) != MRC_OK)
+        return false;
+    return stats.state == MRC_PLANE_PROBING ||
+           (stats.state == MRC_PLANE_OUT && stats.reason == MRC_REASON_SILENT);
+}
+
+/* Has the kernel look for next hops whose link address is not known, or perhaps another one now. */
 static void nudge(struct mrc_engine *engine, int64_t now) {
     engine->nudge_at = INT64_MAX;
     for (uint32_t i = 0; i < engine->watch.hop_count; i++) {
         struct watched_hop *hop = &engine->hops[i];
 
-        if (!hop->is_used || hop->has_mac)
+        if (!hop->is_used || (hop->has_mac && !is_silent(engine, i / MRC_PLANES, hop->plane)))
             continue;
         if (engine->ports[hop->plane].applied.up)
             netlink_watch_nudge(&engine->watch, hop);
@@ -248,8 +267,8 @@ static void relieve_loop(struct mrc_engine *engine) {
         engine_wake(engine);
 }
 
-/* Everything but receiving; the mutex is held. True when there was something to do. */
-static bool service(struct mrc_engine *engine, int64_t now) {
+/* Everything but receiving and events; the mutex is held. True: there was something to do. */
+static bool work(struct mrc_engine *engine, int64_t now) {
     bool has_any = take_submissions(engine, now);
 
     if (mrc_endpoint_deadline(engine->endpoint) <= now) {
@@ -259,9 +278,19 @@ static bool service(struct mrc_engine *engine, int64_t now) {
     if (engine->nudge_at <= now)
         nudge(engine, now);
     free_ports(engine, now);
-    has_any = transmit(engine, now) || has_any;
-    if (hand_over_events(engine))
+    return transmit(engine, now) || has_any;
+}
+
+/* Everything but receiving; the mutex is held. True when there was something to do. */
+static bool service(struct mrc_engine *engine, int64_t now) {
+    bool has_any = work(engine, now);
+
+    while (hand_over_events(engine)) {
         signal_events(engine);
+        if (!engine->is_blocked || atomic_load(&engine->is_stalled))
+            break;
+        has_any = work(engine, now) || has_any; /* a write that is done makes room for another */
+    }
     if (mrc_endpoint_has_backlog(engine->endpoint))
         relieve_loop(engine);
     return has_any;
@@ -285,25 +314,29 @@ void engine_enter(struct mrc_engine *engine) {
     atomic_fetch_sub(&engine->callers, 1);
 }
 
-static bool has_submissions(const struct mrc_engine *engine) {
+/* Whether work requests wait that the core could take: they came after the last look at the ring,
+ * in which `was_blocked` says whether the core had no room. Then only an event makes some. */
+static bool has_submissions(const struct mrc_engine *engine, bool was_blocked) {
     uint32_t slot;
 
     atomic_thread_fence(memory_order_seq_cst); /* after the unlock, before the look */
-    return ring_next(&engine->submitted, &slot);
+    return !was_blocked && ring_next(&engine->submitted, &slot);
 }
 
 /* Sends what a caller's change led to, and wakes the thread if it would sleep too long. */
 void engine_leave(struct mrc_engine *engine) {
     bool must_wake;
+    bool is_blocked;
 
     service(engine, engine_clock());
+    is_blocked = engine->is_blocked;
     /* While the loop has the duty the thread looks up every GUARD: soon enough. */
     must_wake = engine->is_sleeping && next_deadline(engine) < engine->sleep_until &&
                 atomic_load(&engine->on_duty) == 0;
     if (must_wake)
         engine->is_sleeping = false;
     pthread_mutex_unlock(&engine->mutex);
-    if (must_wake || (engine->has_thread && has_submissions(engine)))
+    if (must_wake || (engine->has_thread && has_submissions(engine, is_blocked)))
         engine_wake(engine);
 }
 
@@ -421,9 +454,11 @@ static bool is_loop_on_duty(struct mrc_engine *engine, int64_t now) {
 static void sleep_for_work(struct mrc_engine *engine, struct pollfd *polled, int64_t limit) {
     int64_t now = engine_clock();
     int64_t until;
+    bool is_blocked;
     bool is_guarding;
 
     pthread_mutex_lock(&engine->mutex);
+    is_blocked = engine->is_blocked;
     until = next_deadline(engine);
     until = limit < until ? limit : until;
     is_guarding = is_loop_on_duty(engine, now);
@@ -436,7 +471,7 @@ static void sleep_for_work(struct mrc_engine *engine, struct pollfd *polled, int
     if (engine->is_sleeping && engine->has_thread && !atomic_load(&engine->is_armed))
         arm(engine, (1u << MRC_PLANES) - 1);
     pthread_mutex_unlock(&engine->mutex);
-    if (has_submissions(engine) && !atomic_load(&engine->is_stalled))
+    if (has_submissions(engine, is_blocked))
         until = now;
     wait_for_work(engine, polled, !is_guarding,
                   until == INT64_MAX ? -1 : until > now ? until - now : 0);

@@ -43,6 +43,7 @@ struct mrc_engine {
     int64_t sleep_until;
     int64_t worked; /* when a round last found something to do */
     bool may_spin;
+    bool is_blocked; /* a work request waits for room in the core; guarded by the mutex */
 
     int event_fd;
     int wake_fd;

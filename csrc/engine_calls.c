@@ -111,8 +111,10 @@ int mrc_engine_peer_add(mrc_engine *engine, const mrc_peer_setup *setup,
 
     engine_enter(engine);
     peer = mrc_peer_add(engine->endpoint, engine_clock(), setup);
-    for (uint32_t i = 0; peer >= 0 && i < MRC_PLANES; i++)
-        follow_hop(engine, (uint32_t)peer, i, &next_hops[i]);
+    for (uint32_t i = 0; peer >= 0 && i < MRC_PLANES; i++) {
+        if (!engine->hops[(uint32_t)peer * MRC_PLANES + i].is_used) /* one that is known stays */
+            follow_hop(engine, (uint32_t)peer, i, &next_hops[i]);
+    }
     if (peer >= 0) {
         netlink_watch_sync(&engine->watch);
         engine_apply_watch(engine, engine_clock());

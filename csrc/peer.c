@@ -129,7 +129,7 @@ static void start_plane(struct peer *peer, int64_t now, uint32_t plane) {
 
     for (uint32_t i = 0; i < MRC_PLANES; i++) {
         count += is_up(peer, i);
-        if (i != plane && is_up(peer, i) && peer->plane[i].dealt > most)
+        if (peer->plane[i].dealt > most)
             most = peer->plane[i].dealt;
     }
     if (most > to->dealt)
