@@ -283,6 +283,24 @@ def test_an_outage_after_an_outage_is_trusted_later() -> None:
     net.run()
 
 
+def test_under_policy_equal_a_plane_never_catches_up_on_what_it_missed() -> None:
+    """Not even when it comes back first after all were dead."""
+    net, connection = joined([FAST] * 2, policy=EQUAL)
+    net.change(1, dead=True)
+    stream(net, connection, SECOND)
+    net.change(0, dead=True)
+    stream(net, connection, 300 * MS)
+    net.change(1, dead=False)
+    stream(net, connection, 500 * MS)
+    net.change(0, dead=False)
+    while connection.plane(0, 0).state != PLANE_UP:
+        stream(net, connection, 20 * MS)
+    before = shares(net)
+    stream(net, connection, 100 * MS)
+    assert added_shares(net, before)[0] == pytest.approx(0.5, abs=0.05)
+    net.run()
+
+
 # ---- All planes die ----
 
 
