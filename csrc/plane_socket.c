@@ -9,6 +9,7 @@
 #include <linux/if_packet.h>
 #include <linux/virtio_net.h>
 #include <netinet/in.h>
+#include <netinet/udp.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -141,6 +142,9 @@ int plane_socket_bind(struct plane_socket *plane, int index) {
     return 0;
 }
 
+/* Or the kernel would cut every frame of several packets before it drops them. */
+static int set_gro(int fd) { return set(fd, IPPROTO_UDP, UDP_GRO, 1); }
+
 int plane_socket_silence(struct plane_socket *plane, const mrc_address *address,
                          uint16_t udp_port) {
     struct sockaddr_in6 six = {.sin6_family = AF_INET6,
@@ -157,7 +161,7 @@ int plane_socket_silence(struct plane_socket *plane, const mrc_address *address,
     if (address->version != 0) {
         plane->quiet = socket(is_six ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         if (plane->quiet < 0 || set(plane->quiet, SOL_SOCKET, SO_REUSEPORT, 1) != 0 ||
-            attach_drop_all(plane->quiet) != 0 ||
+            set_gro(plane->quiet) != 0 || attach_drop_all(plane->quiet) != 0 ||
             bind(plane->quiet, is_six ? (struct sockaddr *)&six : (struct sockaddr *)&four,
                  is_six ? sizeof six : sizeof four) != 0)
             error = errno;
