@@ -217,6 +217,8 @@ void engine_apply_watch(struct mrc_engine *engine, int64_t now) {
         mrc_peer_set_neighbour(engine->endpoint, now, i / MRC_PLANES, i % MRC_PLANES,
                                hop->has_mac ? hop->mac : NULL);
         engine->hop_told[i] = hop->has_mac;
+        if (!hop->has_mac)
+            engine->nudge_at = 0;
     }
 }
 

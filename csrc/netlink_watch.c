@@ -166,8 +166,10 @@ static void on_link(struct netlink_watch *watch, const struct nlmsghdr *message)
         plane->is_seen = true;
         plane->info.mtu = mtu;
         plane->info.up = (link->ifi_flags & IFF_UP) && (link->ifi_flags & IFF_RUNNING);
-        if (mac != NULL)
+        if (mac != NULL && memcmp(plane->info.mac, mac, 6) != 0) {
             memcpy(plane->info.mac, mac, 6);
+            forget_hops(watch, i); /* so does the kernel; asking anew tells them our address */
+        }
         plane->info.rate_bps = rate_of(watch, plane->name);
     }
 }

@@ -28,7 +28,7 @@ struct watched_plane {
 };
 
 /* A link address stays known when the kernel's entry fails or goes: only another one, or another
- * interface, replaces it. */
+ * interface or link address of our own, ends that. */
 struct watched_hop {
     bool is_used;
     uint32_t plane;
