@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C engine as a Python object: lifetimes, and status codes turned into exceptions.
 
-Together with wire.py the only module that sees `ffi` and `lib`. An `Engine` keeps everything alive
-that C may touch; nothing here knows messages, connections or asyncio.
+With wire.py and buffers.py the only module that sees `ffi` or `lib`. An `Engine` keeps everything
+alive that C may touch; nothing here knows messages, connections or asyncio.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ __all__ = [
     "PeerPlane",
     "Pin",
     "TableFull",
-    "allocate",
     "ffi",
     "lib",
 ]
@@ -65,17 +64,6 @@ _CAPABILITY: Final = (
     "raw sockets need CAP_NET_RAW: run as root, or `setcap cap_net_raw,cap_net_admin+ep` on the "
     "Python interpreter, or AmbientCapabilities=CAP_NET_RAW in the systemd unit"
 )
-
-_alloc_uninitialised = ffi.new_allocator(should_clear_after_alloc=False)
-
-
-def allocate(size: int) -> memoryview:
-    """A writable buffer of `size` bytes whose content is undefined.
-
-    Raises:
-        MemoryError: There is not so much memory.
-    """
-    return memoryview(ffi.buffer(_alloc_uninitialised("uint8_t[]", size)))
 
 
 class TableFull(MRCError):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mrc import _native, handshake
 from mrc._native import Attributes, EngineEvent, PeerPlane, Pin
+from mrc.buffers import allocate
 from mrc.control import Control, dial, expect
 from mrc.errors import (
     AfterForkError,
@@ -185,7 +186,7 @@ class Link:
 
     def allocate(self, size: int) -> memoryview:
         """A buffer for a message."""
-        return _native.allocate(size)
+        return allocate(size)
 
     def sent(self, sending: Sending, status: int) -> None:
         """A message or write of ours ended."""
