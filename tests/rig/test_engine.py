@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import os
 import random
@@ -59,18 +60,13 @@ class Side:
         assert self.it != ffi.NULL, os.strerror(error[0])
         self.is_open = True
         stack.callback(self.close)
+        for number in range(planes):
+            assert shell.inside(host.name, functools.partial(self.add_plane, number)) == 0
+
+    def add_plane(self, number: int) -> int:
         none = ffi.new("mrc_address *")
-        for plane in range(planes):
-            name = host.interface(plane).encode()
-            assert (
-                shell.inside(
-                    host.name,
-                    lambda number=plane, name=name: lib.mrc_engine_add_plane(
-                        self.it, number, name, none
-                    ),
-                )
-                == 0
-            )
+        interface = self.host.interface(number).encode()
+        return int(lib.mrc_engine_add_plane(self.it, number, interface, none))
 
     def close(self) -> None:
         if self.is_open:
