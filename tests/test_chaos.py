@@ -184,7 +184,7 @@ def test_another_seed_is_another_life() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=250, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=100, suppress_health_check=list(HealthCheck), deadline=None)
 @given(seeds)
 def test_long_lives_end_well_too(seed: int) -> None:
     live(seed, rounds=300)

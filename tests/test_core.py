@@ -7,10 +7,7 @@ Cases are those of behaviour.md unless another source is named.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from packets import bth_at, change, with_icrc, with_lengths
 from vnet import (
     ACK,
     EV_DENIED,
@@ -27,7 +24,6 @@ from vnet import (
     ON_WRITE,
     PEER_RESTARTED,
     PEER_SILENT,
-    PLANE_UP,
     QP_ERROR,
     REGION_VA,
     REMOTE_ACCESS,
@@ -39,30 +35,14 @@ from vnet import (
     SECOND,
     US,
     WRITES,
-    Connection,
-    Kept,
     Link,
     Net,
+    pair,
 )
 
 MTU = 1024
-ETHERNET = 14
 SIZES = [0, 1, MTU - 1, MTU, MTU + 1, 2 * MTU - 1, 2 * MTU, 2 * MTU + 1, 77 * MTU + 3]
 TRIMMED, TRIMMED_LASTHOP = 1, 2
-
-
-def pair(*, seed: int = 1, planes: int = 2, link: Link | None = None) -> tuple[Net, Connection]:
-    """Two hosts that have probed their planes; single packets."""
-    net = Net(seed, planes=[link or Link()] * planes, config={"burst": 1})
-    connection = net.connect(mtu=MTU)
-    settle(net)
-    return net, connection
-
-
-def settle(net: Net) -> None:
-    """Lets the first probes of all planes be answered."""
-    net.pass_time(100 * MS)
-    net.events()
 
 
 def statuses(net: Net, host: int) -> list[int]:
@@ -169,7 +149,7 @@ def test_psns_wrap_in_the_middle_of_loss_and_reordering() -> None:
 def test_without_a_driver_that_drains_the_delayed_sack_timer_acknowledges() -> None:
     net = Net(1, drained=False, config={"burst": 1})
     connection = net.connect(mtu=MTU)
-    settle(net)
+    net.settle()
     connection.write(0, 5 * MTU)
     connection.write(0, 5 * MTU)
     net.run(20 * MS)
@@ -183,7 +163,7 @@ def test_no_more_immediates_are_in_flight_than_the_peer_allows() -> None:
     """The network counts them; here: they all come."""
     net = Net(1, planes=[Link(delay=MS)] * 2)
     connection = net.connect(max_wimm=3)
-    settle(net)
+    net.settle()
     for number in range(40):
         connection.write(0, 50, imm=number)
     net.pass_time(3 * MS // 2)
@@ -196,7 +176,7 @@ def test_no_psn_is_sent_beyond_the_peers_window() -> None:
     """One packet is held up: what may be sent without it is the window, 128 packets."""
     net = Net(1, planes=[Link(rate_bps=10**10)] * 2, config={"burst": 1})
     connection = net.connect(mtu=MTU, mpr=1, psn=0)
-    settle(net)
+    net.settle()
     net.rule("drop", psn=0, count=10**6)
     connection.write(0, 1000 * MTU)
     net.pass_time(200 * MS)
@@ -244,7 +224,7 @@ def test_a_marked_packet_is_acknowledged_at_once_and_its_ev_skipped() -> None:
         config={"burst": 1, "sack_delay": 50 * MS, "sack_threshold": 10**6},
     )
     connection = net.connect(mtu=MTU)
-    settle(net)
+    net.settle()
     net.rule("mark", skip=3)
     connection.write(0, 9 * MTU)
     net.pass_time(MS)
@@ -270,7 +250,7 @@ def test_a_trimmed_packet_is_asked_for_at_once_and_sent_again_within_an_rtt(
 ) -> None:
     net = Net(1, config={"burst": 1, "trimming": 1}, ipv4=[0, 1] if version == 4 else [])
     connection = net.connect(mtu=MTU)
-    settle(net)
+    net.settle()
     rule = net.rule("trim", skip=5, value=dscp)
     connection.write(0, 9 * MTU)
     net.pass_time(10 * US)
@@ -296,7 +276,7 @@ def test_a_trimming_queue_never_needs_a_timer() -> None:
     link = Link(rate_bps=10**9, queue_bytes=8 * 1200, trim_dscp=12)
     net = Net(3, planes=[link] * 4, config={"trimming": 1, "burst": 1})
     connection = net.connect(mtu=MTU)
-    settle(net)
+    net.settle()
     connection.write(0, 1 << 20)
     net.run(5 * SECOND)
     stats = connection.stats(0)
@@ -357,7 +337,7 @@ def test_a_packet_that_never_gets_through_ends_the_queue_pair() -> None:
     """A23: every transmission of one PSN is dropped, the retry budget is finite."""
     net = Net(1, config={"burst": 1, "linear_cnt": 2, "exp_cnt": 3, "dead_after": 600 * SECOND})
     connection = net.connect(mtu=MTU, psn=0)
-    settle(net)
+    net.settle()
     rule = net.rule("drop", psn=3, count=10**6)
     connection.write(0, 2 * MTU)
     connection.write(0, 8 * MTU)
@@ -446,200 +426,6 @@ def test_an_immediate_that_finds_no_receive_is_an_error_on_both_sides() -> None:
     assert net.events(ON_RECEIVE) == []
 
 
-# ---- Duplicates, late and forged packets ----
-
-
-def test_duplicates_never_complete_twice() -> None:
-    """C64: every packet comes twice, and late."""
-    net = Net(1, planes=[Link(duplicate=1.0, jitter=300 * US)] * 2, config={"burst": 1})
-    connection = net.connect(mtu=MTU)
-    for number in range(50):
-        connection.write(0, 3 * MTU, imm=number)
-    net.run()
-    net.pass_time(10 * MS)
-    assert [e.immediate for e in net.events(ON_RECEIVE)] == list(range(50))
-    duplicates = sum(1 for r in net.trace("delivered", WRITES)) - 150
-    assert connection.stats(1).packets_duplicate == duplicates
-
-
-def in_use(net: Net, host: int) -> tuple[int, ...]:
-    counters = net.counters(host)
-    return (counters.qps, counters.peers, counters.writes, counters.chunks, counters.immediates)
-
-
-def test_replaying_a_finished_connection_makes_no_state_and_few_answers() -> None:
-    """C59: every packet, while it lingers and after."""
-    net = Net(1)
-    net.keep()
-    connection = net.connect()
-    for number in range(20):
-        connection.write(0, 5000, imm=number)
-        connection.write(1, 5000, imm=number)
-    net.run()
-    for side in (0, 1):
-        connection.close(side)
-    net.pass_time(10 * MS)
-    kept = [frame for frame in net.kept() if frame.host == 1]
-    used = in_use(net, 1)
-    sent = net.sent(1, [SACK, NACK, ACK])
-    for frame in kept:
-        net.inject(frame)
-    net.pass_time(100 * MS)
-    assert len(kept) > 30
-    assert in_use(net, 1) == used
-    assert net.sent(1, [SACK, NACK, ACK]) - sent <= 3
-    net.pass_time(3 * SECOND)
-    assert in_use(net, 1)[0] == 0
-    sent = net.sent(1, [SACK, NACK, ACK])
-    for frame in kept:
-        net.inject(frame)
-    net.pass_time(100 * MS)
-    assert in_use(net, 1)[0] == 0
-    assert net.sent(1, [SACK, NACK, ACK]) == sent
-    assert net.counters(1).drop_unknown_qp > 0
-
-
-def test_a_packet_for_an_unknown_queue_pair_is_counted_and_dropped() -> None:
-    """C62."""
-    net, connection = pair()
-    net.keep()
-    connection.write(0, 10)
-    net.run()
-    frame = next(f for f in net.kept() if f.host == 1 and f.data[bth(f)] in WRITES)
-    packet = change(frame.data[ETHERNET:], bth_at(frame.data[ETHERNET:]) + 7, 0xFF, 0x55)
-    sent = net.sent(1, [SACK, NACK, ACK])
-    net.inject(replace(frame, data=frame.data[:ETHERNET] + with_icrc(packet)))
-    net.pass_time(MS)
-    assert net.counters(1).drop_unknown_qp == 1
-    assert net.sent(1, [SACK, NACK, ACK]) == sent
-
-
-def bth(frame: Kept) -> int:
-    return ETHERNET + bth_at(frame.data[ETHERNET:])
-
-
-def test_garbage_of_any_length_is_counted_and_dropped() -> None:
-    """C62."""
-    net, _ = pair()
-    before = net.counters(1)
-    for length in range(61):
-        net.inject(Kept(host=1, plane=0, segment_size=0, data=bytes(range(length)) + b"\0"))
-    net.pass_time(MS)
-    after = net.counters(1)
-    dropped = after.drop_short + after.drop_protocol - before.drop_short - before.drop_protocol
-    assert dropped == 61
-
-
-@pytest.mark.parametrize("opcode", [*WRITES, ACK, SACK, NACK, 0xDE])
-def test_a_packet_from_a_strange_address_is_dropped_without_an_answer(opcode: int) -> None:
-    net, connection = pair()
-    net.keep()
-    for side in (0, 1):
-        connection.write(side, 3 * MTU, imm=1)
-        connection.write(side, 10)
-        connection.write(side, 3 * MTU)
-        connection.write(side, 1, imm=2)
-    net.rule("drop", opcodes=[ACK, SACK], host=1, count=30)
-    net.run()
-    frames = [f for f in net.kept() if f.data[bth(f)] == opcode]
-    if opcode == NACK:
-        frames = [nack_like(f) for f in net.kept() if f.data[bth(f)] == SACK]
-    frame = frames[0]
-    source = ETHERNET + 8
-    forged = bytearray(frame.data)
-    forged[source + 15] = 77
-    packet = with_icrc(bytes(forged[ETHERNET:]))
-    sent = net.sent(frame.host, [SACK, NACK, ACK])
-    net.inject(replace(frame, data=frame.data[:ETHERNET] + packet))
-    net.pass_time(MS)
-    assert net.counters(frame.host).drop_source == 1
-    assert net.sent(frame.host, [SACK, NACK, ACK]) == sent
-
-
-def nack_like(sack: Kept) -> Kept:
-    """A NACK with a SACK's addresses: its headers, the rest cut off (wire.md, NETH)."""
-    packet = sack.data[ETHERNET:]
-    at = bth_at(packet)
-    body = bytearray(packet[: at + 12] + bytes(20) + bytes(4))
-    body[at] = NACK
-    body[at + 14] = TRIMMED
-    body[at + 28] = 0x20  # cc_type
-    return replace(sack, data=sack.data[:ETHERNET] + with_icrc(with_lengths(bytes(body))))
-
-
-def test_an_answer_with_the_wrong_id_or_time_stamp_is_nobodys() -> None:
-    """Case A26: an answer counts by address, plane, id and time stamp."""
-    net = Net(1)
-    net.keep()
-    net.connect()
-    settle(net)
-    frame = next(f for f in net.kept() if f.host == 0 and f.data[bth(f)] == RESPONSE)
-    packet = frame.data[ETHERNET:]
-    stale = net.counters(0).drop_stale
-    for at in (11, 12 + 28, 12 + 29):  # PSN; tx_timestamp (wire.md, BTH and EETH)
-        forged = with_icrc(change(packet, bth_at(packet) + at, packet[bth_at(packet) + at] ^ 1))
-        net.inject(replace(frame, data=frame.data[:ETHERNET] + forged))
-    net.inject(frame)  # it was answered already
-    net.pass_time(0)
-    assert net.counters(0).drop_stale - stale == 4
-
-
-def test_a_strangers_port_status_update_changes_nothing() -> None:
-    net, connection = pair()
-    net.keep()
-    net.port(1, 1, up=False)
-    net.pass_time(2 * MS)
-    net.port(1, 1, up=True)
-    settle(net)
-    status = next(
-        f
-        for f in net.kept()
-        if f.host == 0 and f.data[bth(f)] == REQUEST and f.data[bth(f) + 13] & 3 == 0
-    )
-    forged = bytearray(status.data)
-    forged[ETHERNET + 8 + 15] = 77
-    packet = with_icrc(bytes(forged[ETHERNET:]))
-    net.inject(replace(status, data=status.data[:ETHERNET] + packet))
-    net.pass_time(0)
-    assert net.counters(0).drop_source == 1
-    assert connection.plane(0, 1).state == PLANE_UP
-
-
-def test_sacks_from_the_past_do_no_harm() -> None:
-    net, connection = pair()
-    net.keep()
-    connection.write(0, 50 * MTU)
-    net.run()
-    sacks = [f for f in net.kept() if f.host == 0 and f.data[bth(f)] in (SACK, ACK)]
-    net.rule("delay", value=5 * MS, skip=10, count=5)
-    connection.write(0, 50 * MTU)
-    net.pass_time(60 * US)
-    for frame in sacks:
-        net.inject(frame)
-    net.run()
-    assert len(sacks) > 1
-    assert connection.stats(1).bytes_received == 100 * MTU
-
-
-def test_a_sack_of_what_was_never_sent_is_counted_and_ignored() -> None:
-    net = Net(1, config={"burst": 1})
-    connection = net.connect(mtu=MTU, psn=100)
-    settle(net)
-    net.keep()
-    connection.write(0, 10 * MTU)
-    net.run()
-    frame = next(f for f in net.kept() if f.host == 0 and f.data[bth(f)] == SACK)
-    packet = change(frame.data[ETHERNET:], bth_at(frame.data[ETHERNET:]) + 12 + 14, 0x10)
-    net.rule("drop", count=10**6)
-    connection.write(0, 10 * MTU)
-    net.inject(replace(frame, data=frame.data[:ETHERNET] + with_icrc(packet)))
-    net.pass_time(MS)
-    assert net.counters(0).drop_stale == 1
-    assert not net.is_idle
-    net.clear_rules()
-    net.run()
-
-
 # ---- The end of a queue pair ----
 
 
@@ -688,7 +474,7 @@ def test_a_thousand_connects_and_closes_leave_nothing() -> None:
         connection.close(0)
         connection.close(1)
     net.pass_time(SECOND)
-    assert [in_use(net, host) for host in (0, 1)] == [(0, 1, 0, 0, 0)] * 2
+    assert [net.in_use(host) for host in (0, 1)] == [(0, 1, 0, 0, 0)] * 2
 
 
 # ---- Endpoint operations and EVs ----
@@ -729,7 +515,7 @@ def test_a_denied_ev_carries_nothing_until_it_is_given_back() -> None:
     """The network fails the test when a denied EV carries data (asks.md A)."""
     net = Net(1, planes=[Link()] * 2, config={"ev_count": 16, "ev_backup": 0})
     connection = net.connect()
-    settle(net)
+    net.settle()
     evs = [ev for ev, plane, _ in connection.evs(0) if plane == 0]
     for ev in evs[:6]:
         connection.deny(0, ev)
@@ -763,7 +549,7 @@ def test_an_ev_that_loses_is_replaced_told_and_comes_back_when_it_answers() -> N
 def test_frames_of_several_packets_carry_one_ev_and_hold_equal_packets() -> None:
     net = Net(1, planes=[Link(rate_bps=10**10)] * 2)
     connection = net.connect(mtu=MTU)
-    settle(net)
+    net.settle()
     connection.write(0, 1 << 20)
     net.run()
     frames: dict[int, list[tuple[int, int]]] = {}
@@ -781,7 +567,7 @@ def test_frames_that_were_cut_on_the_way_are_as_good_as_whole_ones(version: int)
         link = Link(rate_bps=10**10, cut=cut)
         net = Net(1, planes=[link] * 2, ipv4=[0, 1] if version == 4 else [])
         connection = net.connect(mtu=MTU)
-        settle(net)
+        net.settle()
         connection.write(0, 1 << 20)
         net.run()
         counts = net.counts(0, 0)

@@ -467,8 +467,34 @@ class Net:
         kept.data = data
         self.lib.vnet_inject(self.c, kept)
 
+    def settle(self) -> None:
+        """Lets the first probes of all planes be answered, and forgets the events."""
+        self.pass_time(100 * MS)
+        self.events()
+
+    def in_use(self, host: int) -> tuple[int, ...]:
+        """What a host holds: queue pairs, peers, writes, chunks, immediates."""
+        counters = self.counters(host)
+        return (
+            counters.qps,
+            counters.peers,
+            counters.writes,
+            counters.chunks,
+            counters.immediates,
+        )
+
     def counters(self, host: int) -> Any:
         """`mrc_counters` of a host."""
         counters = self.ffi.new("mrc_counters *")
         self.lib.mrc_endpoint_counters(self.endpoint(host), counters)
         return counters
+
+
+def pair(
+    *, seed: int = 1, planes: int = 2, link: Link | None = None, mtu: int = 1024
+) -> tuple[Net, Connection]:
+    """Two hosts that have probed their planes, and send single packets."""
+    net = Net(seed, planes=[link or Link()] * planes, config={"burst": 1})
+    connection = net.connect(mtu=mtu)
+    net.settle()
+    return net, connection
