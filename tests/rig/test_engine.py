@@ -76,6 +76,7 @@ class Side:
     def plane(self, number: int = 0) -> Any:
         out = ffi.new("mrc_engine_plane *")
         assert lib.mrc_engine_get_plane(self.it, number, out) == 0
+        self.keep.append(out)  # what is looked at in it does not keep it
         return out
 
     # Setting up.
