@@ -437,7 +437,7 @@ static void wait_for_work(struct mrc_engine *engine, struct pollfd *polled, bool
     struct timespec time = {.tv_sec = timeout / (1000 * MS), .tv_nsec = timeout % (1000 * MS)};
 
     for (uint32_t i = 0; i < MRC_PLANES; i++)
-        polled[i] = (struct pollfd){.fd = with_planes ? engine->ports[i].socket.fd : -1,
+        polled[i] = (struct pollfd){.fd = with_planes ? atomic_load(&engine->plane_fds[i]) : -1,
                                     .events = POLLIN};
     polled[FD_NETLINK] = (struct pollfd){.fd = engine->watch.fd, .events = POLLIN};
     polled[FD_WAKE] = (struct pollfd){.fd = engine->wake_fd, .events = POLLIN};
@@ -560,9 +560,11 @@ static int start_thread(struct mrc_engine *engine) {
 
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    engine->has_thread = true; /* it looks at this itself */
     error = pthread_create(&engine->thread, NULL, run_thread, engine);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    engine->has_thread = error == 0;
+    if (error != 0)
+        engine->has_thread = false;
     return error;
 }
 
@@ -642,8 +644,10 @@ mrc_engine *mrc_engine_open(const mrc_engine_config *config, int *error) {
     engine->config = *config;
     engine->event_fd = engine->wake_fd = engine->loop_fd = -1;
     engine->watch.fd = engine->watch.nudge4 = engine->watch.nudge6 = -1;
-    for (uint32_t i = 0; i < MRC_PLANES; i++)
+    for (uint32_t i = 0; i < MRC_PLANES; i++) {
         engine->ports[i].socket.fd = engine->ports[i].socket.quiet = -1;
+        atomic_init(&engine->plane_fds[i], -1);
+    }
     pthread_mutex_init(&engine->mutex, NULL);
     if (allocate(engine, core_size))
         *error = start(engine);

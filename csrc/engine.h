@@ -36,6 +36,7 @@ struct mrc_engine {
 
     pthread_mutex_t mutex; /* guards all above and the core */
     atomic_uint callers;   /* waiting for it */
+    atomic_int plane_fds[MRC_PLANES]; /* the sockets' once they are open, for the thread; else -1 */
     atomic_bool is_stopping;
     pthread_t thread;
     bool has_thread;

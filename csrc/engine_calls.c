@@ -47,6 +47,7 @@ int mrc_engine_add_plane(mrc_engine *engine, uint32_t plane, const char *name,
         struct epoll_event idle = {0};
 
         epoll_ctl(engine->loop_fd, EPOLL_CTL_ADD, port->socket.fd, &idle);
+        atomic_store(&engine->plane_fds[plane], port->socket.fd);
         watched->is_used = true;
         memcpy(watched->name, name, strlen(name) + 1);
         watched->wanted = *address;
