@@ -294,6 +294,29 @@ def test_requests_that_wait_for_a_slot_hardly_use_the_processor(rig: Rig, stack:
     assert cpu_share(1.0) < 0.3
 
 
+@pytest.mark.parametrize("ip", [4, 6])
+def test_packets_that_the_receiver_s_kernel_merges_are_cut_again_as_they_were(
+    ip: Any, stack: ExitStack
+) -> None:
+    """As with a NIC that has GRO: the sender's kernel cuts bursts, the receiver's makes others."""
+    with Rig(planes=1, direct=True, ip=ip) as rig:
+        a, b = rig.hosts
+        offloads = ["tx-udp-segmentation", "off", "tso", "off"]  # of veths, only then b may merge
+        shell.run(a.command(["ethtool", "-K", "p0", *offloads]))
+        shell.run(b.command(["ethtool", "-K", "p0", "gro", "on"]))
+        sender, receiver = (Side(host, stack) for host in rig.hosts)
+        join(sender, receiver)
+        memory = receiver.register(1 << 20)
+        for tag in range(20):
+            crosses(sender, receiver, memory, tag)
+        counters = ffi.new("mrc_counters *")
+        lib.mrc_engine_counters(receiver.it, counters)
+        assert counters.frames_received < counters.packets_received / 2
+        assert counters.drop_icrc == 0
+        sender.close()
+        receiver.close()
+
+
 # Planes and next hops.
 
 
