@@ -67,6 +67,7 @@ void nscc_init(struct nscc *nscc, const struct nscc_config *config, int64_t now,
     rescale(nscc);
     nscc->cwnd = nscc->max_wnd;
     nscc->adjusted = now;
+    nscc->sampled = now;
     nscc->decreased = now - nscc->base_rtt;
     nscc->period_end = now + nscc->base_rtt + nscc->target;
 }
@@ -222,6 +223,13 @@ static bool obey_receiver(struct nscc *nscc, const struct nscc_sack *sack) {
     return true;
 }
 
+/* Whether the average delay is of today: a window must not grow on what was true long ago. */
+static bool is_fresh(struct nscc *nscc, const struct nscc_sack *sack) {
+    if (sack->rtt >= 0)
+        nscc->sampled = sack->now;
+    return sack->now - nscc->sampled <= 2 * (nscc->base_rtt + nscc->target);
+}
+
 void nscc_on_sack(struct nscc *nscc, const struct nscc_sack *sack) {
     int64_t delay = sack->rtt >= 0 ? take_rtt(nscc, sack->rtt) : nscc->delay;
 
@@ -233,7 +241,7 @@ void nscc_on_sack(struct nscc *nscc, const struct nscc_sack *sack) {
         return;
     if (nscc->ignored < nscc->to_ignore && sack->marked)
         return;
-    if (quick_adapt(nscc, sack->now, delay, sack->inflight))
+    if (quick_adapt(nscc, sack->now, delay, sack->inflight) || !is_fresh(nscc, sack))
         return;
     nscc->has_marks = nscc->has_marks || sack->marked;
     if (delay >= nscc->target)

@@ -29,6 +29,7 @@ struct nscc {
     int64_t target;     /* target_qdelay */
     uint64_t gain;      /* scaling_a, 10 bits of fraction */
     int64_t delay;      /* average queueing delay */
+    int64_t sampled;    /* when the last RTT sample came */
     uint64_t increase;  /* bytes^2 / 2^10, to be divided by cwnd */
     uint64_t received;  /* since the last adjustment */
     int64_t adjusted;   /* when it was */

@@ -163,6 +163,8 @@ void path_on_answer(struct path *path, const mrc_config *config, int64_t now, en
         path->full_unanswered = 0;
         if (size > path->full_size)
             path->full_size = size;
+        if (path->rtt_full == 0 || now - sent < path->rtt_full)
+            path->rtt_full = now - sent;
     } else if (kind == PATH_PROBE_BURST) {
         path->burst_answers++;
     }
@@ -170,8 +172,11 @@ void path_on_answer(struct path *path, const mrc_config *config, int64_t now, en
         return;
     if (path->answers++ == 0)
         path->answers_since = now;
+    if (!path->was_up && kind == PATH_PROBE_SMALL && path->answers == 1)
+        path->probe_at = now; /* the long one is next */
     if (needed != 0 && path->full_size >= needed && is_trusted(path, config, now)) {
         path->was_up = true;
+        path->probe_at = now; /* and then a burst */
         change(path, now, MRC_PLANE_UP, MRC_REASON_NONE);
     }
 }
@@ -206,12 +211,13 @@ bool path_check_silence(struct path *path, const mrc_config *config, int64_t now
     return true;
 }
 
+/* One after the other: behind longer ones a probe would not tell the RTT of an empty path. */
 bool path_wants_full(const struct path *path, uint32_t needed) {
-    return needed != 0 && path->full_size < needed;
+    return needed != 0 && path->rtt != 0 && path->full_size < needed;
 }
 
 bool path_wants_burst(const struct path *path, uint32_t needed) {
-    return needed != 0 && !path_can_burst(path);
+    return needed != 0 && path->full_size >= needed && !path_can_burst(path);
 }
 
 bool path_can_burst(const struct path *path) { return path->burst_answers >= 2; }

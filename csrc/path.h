@@ -40,6 +40,7 @@ struct path {
     int64_t rtt; /* ns, smoothed as in RFC 6298; 0: none yet */
     int64_t rtt_var;
     int64_t rtt_min;
+    int64_t rtt_full; /* least of full-size probes: what an empty path takes for a packet */
 
     int64_t proven;      /* when something last came back */
     int64_t doubt_since; /* since when what was sent has not been answered; 0: it has */

@@ -12,10 +12,12 @@
 #define REORDER_FLOOR (MS / 10)       /* least reorder window [choice] */
 #define REORDER_MEMORY (1000 * MS)    /* the window's scale halves after that long without cause */
 #define STATUS_FIRST (5 * MS)         /* Port Status Update: first repetition, doubling [choice] */
+#define REPLY_MARGIN MS               /* beyond REPLY_FACTOR times the least RTT [choice] */
 #define RATE_UNKNOWN 10000000000ull   /* of a link that does not tell its speed [choice] */
 
 enum {
     REORDER_SCALE_MAX = 4,
+    REPLY_FACTOR = 4, /* [choice] */
     FRAME_BYTES = 65000, /* design.md, Bursts */
     HEADERS = 40 + 8 + 12 + 4 + 16 + 4 + 4, /* IPv6 UDP BTH METH RETH ImmDt ICRC */
     TSETH = 4,
@@ -135,9 +137,9 @@ static void start_plane(struct peer *peer, int64_t now, uint32_t plane) {
     if (most > to->dealt)
         to->dealt = most; /* it does not catch up on what it missed */
     to->is_limited = false;
-    start_nscc(peer, &to->nscc, now, plane_rate(peer, plane), to->path.rtt_min, 1);
+    start_nscc(peer, &to->nscc, now, plane_rate(peer, plane), to->path.rtt_full, 1);
     if (!peer->has_nscc)
-        start_nscc(peer, &peer->nscc, now, total_rate(peer), to->path.rtt_min, count);
+        start_nscc(peer, &peer->nscc, now, total_rate(peer), to->path.rtt_full, count);
     peer->has_nscc = true;
     nscc_set_rate(&peer->nscc, total_rate(peer));
 }
@@ -473,13 +475,22 @@ int64_t peer_reorder_windows(const struct peer *peer, int64_t now, int64_t windo
     return floor * scale;
 }
 
+/* Answers rotate over the planes that bring them in time: a slow one would have them wait. */
+static bool can_reply(const struct peer *peer, uint32_t plane, int64_t least) {
+    const struct path *path = &peer->plane[plane].path;
+
+    return path->state == MRC_PLANE_UP && path->reverse_count > 0 &&
+           !peer->planes[plane].is_busy && path->rtt <= REPLY_FACTOR * least + REPLY_MARGIN;
+}
+
 void peer_reply_path(struct peer *peer, bool is_next, uint32_t *plane, uint32_t *ev) {
+    int64_t least = least_rtt(peer);
+
     for (uint32_t i = 0; i < MRC_PLANES; i++) {
         uint32_t candidate = (peer->replies + is_next + i) % MRC_PLANES;
         const struct path *path = &peer->plane[candidate].path;
 
-        if (path->state != MRC_PLANE_UP || path->reverse_count == 0 ||
-            peer->planes[candidate].is_busy)
+        if (!can_reply(peer, candidate, least))
             continue;
         peer->replies = candidate;
         *plane = candidate;

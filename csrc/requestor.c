@@ -469,7 +469,9 @@ static const struct sent *cause_of(const struct requestor *requestor, const stru
     uint32_t psn = psn_add(sack->cack_psn, sack->ack_psn_offset);
     const struct sent *record;
 
-    if (sack->pr || !loss_is_outstanding(&requestor->loss, psn))
+    /* One that was called lost and has come after all tells as much. */
+    if (sack->pr ||
+        (!loss_is_outstanding(&requestor->loss, psn) && !loss_is_lost(&requestor->loss, psn)))
         return NULL;
     record = loss_record(&requestor->loss, psn);
     return record->tries <= 2 && is_ev(requestor, sack->entropy, record->ev) ? record : NULL;
