@@ -186,7 +186,7 @@ static void grow(struct nscc *nscc, int64_t delay, uint64_t new_bytes) {
     nscc->increase += step / ONE * new_bytes;
 }
 
-static void adjust(struct nscc *nscc, int64_t now) {
+static void adjust(struct nscc *nscc, int64_t now, bool is_congested) {
     bool is_period = now - nscc->adjusted >= nscc->base_rtt;
 
     if (nscc->received < (uint64_t)ADJUST_PACKETS * nscc->config.mtu && !is_period)
@@ -195,7 +195,9 @@ static void adjust(struct nscc *nscc, int64_t now) {
     nscc->increase = 0;
     nscc->received = 0;
     if (is_period) {
-        nscc->cwnd += ETA_PERCENT * (uint64_t)nscc->config.mtu * nscc->gain / ONE / 100;
+        /* [choice] Not on a path that is full: eta is much where links claim too much. */
+        if (!is_congested)
+            nscc->cwnd += ETA_PERCENT * (uint64_t)nscc->config.mtu * nscc->gain / ONE / 100;
         nscc->adjusted = now;
     }
     cap(nscc);
@@ -248,7 +250,7 @@ void nscc_on_sack(struct nscc *nscc, const struct nscc_sack *sack) {
         on_delay(nscc, delay, sack);
     else if (!sack->marked && sack->limited)
         grow(nscc, delay, sack->new_bytes);
-    adjust(nscc, sack->now);
+    adjust(nscc, sack->now, delay >= nscc->target);
 }
 
 static void shrink(struct nscc *nscc, uint32_t size) {
