@@ -26,6 +26,7 @@
 #define BUSY_TIME MS              /* a port that took no more frames is tried again after that */
 #define DUTY (20 * MS) /* the loop is relied on that long after it last took in frames [choice] */
 #define GUARD MS       /* how long frames may wait for it before the thread takes over [choice] */
+#define HEAD_START (MS / 10) /* that the loop has when a frame wakes both [choice] */
 #define LOOP_SHARE 32768 /* bytes that the loop takes in before it leaves the rest to the thread */
 #define YIELDS 1000               /* turns that the thread leaves to a waiting caller at most */
 
@@ -332,9 +333,8 @@ void engine_leave(struct mrc_engine *engine) {
 
     service(engine, engine_clock());
     is_blocked = engine->is_blocked;
-    /* While the loop has the duty the thread looks up every GUARD: soon enough. */
-    must_wake = engine->is_sleeping && next_deadline(engine) < engine->sleep_until &&
-                atomic_load(&engine->on_duty) == 0;
+    /* While there is something to do the thread looks up every GUARD: soon enough. */
+    must_wake = engine->is_sleeping && next_deadline(engine) < engine->sleep_until - GUARD;
     if (must_wake)
         engine->is_sleeping = false;
     pthread_mutex_unlock(&engine->mutex);
@@ -408,6 +408,7 @@ static void receive_for_loop(struct mrc_engine *engine, uint32_t planes) {
     hand_over_events(engine); /* the caller looks at the ring next */
     if (bytes > LOOP_SHARE) {
         relieve_loop(engine);
+        atomic_store(&engine->is_armed, false);
         return;
     }
     atomic_store(&engine->on_duty, engine_clock());
@@ -452,6 +453,14 @@ static bool is_loop_on_duty(struct mrc_engine *engine, int64_t now) {
     return engine->has_thread && since != 0 && now - since < DUTY;
 }
 
+static bool has_frames(const struct pollfd *polled) {
+    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+        if (polled[i].revents)
+            return true;
+    }
+    return false;
+}
+
 /* Sleeps until there is work, at most until `limit`. */
 static void sleep_for_work(struct mrc_engine *engine, struct pollfd *polled, int64_t limit) {
     int64_t now = engine_clock();
@@ -466,7 +475,7 @@ static void sleep_for_work(struct mrc_engine *engine, struct pollfd *polled, int
     is_guarding = is_loop_on_duty(engine, now);
     if (!is_guarding && engine->may_spin && now - engine->worked < engine->config.spin)
         until = now;
-    if (is_guarding && until > now + GUARD)
+    if ((is_guarding || now - engine->worked < DUTY) && until > now + GUARD)
         until = now + GUARD;
     engine->is_sleeping = until > now;
     engine->sleep_until = until;
@@ -477,8 +486,14 @@ static void sleep_for_work(struct mrc_engine *engine, struct pollfd *polled, int
         until = now;
     wait_for_work(engine, polled, !is_guarding,
                   until == INT64_MAX ? -1 : until > now ? until - now : 0);
-    if (is_guarding && now - atomic_load(&engine->on_duty) > GUARD)
-        wait_for_work(engine, polled, true, 0); /* the loop has not come for a while */
+    if (is_guarding) {
+        if (engine_clock() - atomic_load(&engine->on_duty) > GUARD)
+            wait_for_work(engine, polled, true, 0); /* the loop has not come for a while */
+    } else if (engine->has_thread && until > now && has_frames(polled)) {
+        /* The same frames have woken the loop: if it is free it is here by then. */
+        nanosleep(&(struct timespec){.tv_nsec = HEAD_START}, NULL);
+        wait_for_work(engine, polled, true, 0);
+    }
 }
 
 /* One round; sleeps at most until `limit` when there is nothing to do. */

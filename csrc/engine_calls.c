@@ -44,9 +44,9 @@ int mrc_engine_add_plane(mrc_engine *engine, uint32_t plane, const char *name,
     } else if ((engine->system_errno = plane_socket_open(&port->socket, &config)) != 0) {
         status = MRC_ERROR_SYSTEM;
     } else {
-        struct epoll_event idle = {0};
+        struct epoll_event armed = {.events = EPOLLIN | EPOLLONESHOT, .data.u32 = plane};
 
-        epoll_ctl(engine->loop_fd, EPOLL_CTL_ADD, port->socket.fd, &idle);
+        epoll_ctl(engine->loop_fd, EPOLL_CTL_ADD, port->socket.fd, &armed);
         atomic_store(&engine->plane_fds[plane], port->socket.fd);
         watched->is_used = true;
         memcpy(watched->name, name, strlen(name) + 1);
