@@ -9,7 +9,10 @@
 
 #include "endpoint.h"
 
-enum { PADDING_MAX = 9216 }; /* of a full-size probe */
+enum {
+    PADDING_MAX = 9216, /* of a full-size probe */
+    BUSY_BYTES = 16384, /* mrc_endpoint_is_busy */
+};
 
 /* Zero bytes behind an Endpoint Request. */
 static const uint8_t padding[PADDING_MAX];
@@ -344,7 +347,13 @@ static bool take_peer(struct mrc_endpoint *endpoint, int64_t now, mrc_frame_out 
     return false;
 }
 
-bool mrc_endpoint_has_backlog(const mrc_endpoint *endpoint) {
+bool mrc_endpoint_is_busy(const mrc_endpoint *endpoint) {
+    for (uint32_t i = 0; i < endpoint->peers_end; i++) {
+        const struct peer *peer = &endpoint->peers[i].peer;
+
+        if (peer->is_used && peer_inflight(peer) > BUSY_BYTES)
+            return true;
+    }
     return endpoint->is_blocked;
 }
 

@@ -27,7 +27,8 @@
 #define DUTY (20 * MS) /* the loop is relied on that long after it last took in frames [choice] */
 #define GUARD MS       /* how long frames may wait for it before the thread takes over [choice] */
 #define HEAD_START (MS / 10) /* that the loop has when a frame wakes both [choice] */
-#define LOOP_SHARE 32768 /* bytes that the loop takes in before it leaves the rest to the thread */
+#define QUIET (5 * MS) /* without much to do before the loop is asked to take part [choice] */
+#define LOOP_SHARE 8192 /* bytes in one round that are much */
 #define YIELDS 1000               /* turns that the thread leaves to a waiting caller at most */
 
 enum { FD_NETLINK = MRC_PLANES, FD_WAKE, FD_COUNT };
@@ -294,8 +295,10 @@ static bool service(struct mrc_engine *engine, int64_t now) {
             break;
         has_any = work(engine, now) || has_any; /* a write that is done makes room for another */
     }
-    if (mrc_endpoint_has_backlog(engine->endpoint))
+    if (mrc_endpoint_is_busy(engine->endpoint)) {
+        engine->was_busy = now;
         relieve_loop(engine);
+    }
     return has_any;
 }
 
@@ -345,12 +348,16 @@ void engine_leave(struct mrc_engine *engine) {
 static void take_in(struct mrc_engine *engine, uint32_t plane, mrc_frame_in *frames,
                     uint32_t count) {
     int64_t now = engine_clock();
+    uint64_t bytes = 0;
 
     take_submissions(engine, now); /* a receive that was posted before the frame came counts */
     for (uint32_t i = 0; i < count; i++) {
         frames[i].plane = plane;
+        bytes += frames[i].size;
         mrc_endpoint_receive(engine->endpoint, now, &frames[i]);
     }
+    if (bytes > LOOP_SHARE)
+        engine->was_busy = now;
 }
 
 /* Lets waiting callers in first: the mutex itself is not fair. */
@@ -390,10 +397,14 @@ static void arm(struct mrc_engine *engine, uint32_t planes) {
     atomic_store(&engine->is_armed, true);
 }
 
+static bool is_quiet(const struct mrc_engine *engine, int64_t now) {
+    return now - engine->was_busy > QUIET;
+}
+
 /* Takes in what woke the loop; the mutex is held. */
 static void receive_for_loop(struct mrc_engine *engine, uint32_t planes) {
     mrc_frame_in frames[PLANE_BATCH];
-    uint64_t bytes = 0;
+    int64_t now = engine_clock();
 
     for (uint32_t rest = planes; rest != 0; rest &= rest - 1) {
         uint32_t plane = (uint32_t)__builtin_ctz(rest);
@@ -401,17 +412,15 @@ static void receive_for_loop(struct mrc_engine *engine, uint32_t planes) {
                                               frames);
 
         take_in(engine, plane, frames, count);
-        for (uint32_t i = 0; i < count; i++)
-            bytes += frames[i].size;
     }
-    mrc_endpoint_drained(engine->endpoint, engine_clock());
+    mrc_endpoint_drained(engine->endpoint, now);
     hand_over_events(engine); /* the caller looks at the ring next */
-    if (bytes > LOOP_SHARE) {
+    if (!is_quiet(engine, now)) {
         relieve_loop(engine);
         atomic_store(&engine->is_armed, false);
         return;
     }
-    atomic_store(&engine->on_duty, engine_clock());
+    atomic_store(&engine->on_duty, now);
     arm(engine, planes);
 }
 
@@ -467,6 +476,7 @@ static void sleep_for_work(struct mrc_engine *engine, struct pollfd *polled, int
     int64_t until;
     bool is_blocked;
     bool is_guarding;
+    bool is_armed;
 
     pthread_mutex_lock(&engine->mutex);
     is_blocked = engine->is_blocked;
@@ -479,8 +489,10 @@ static void sleep_for_work(struct mrc_engine *engine, struct pollfd *polled, int
         until = now + GUARD;
     engine->is_sleeping = until > now;
     engine->sleep_until = until;
-    if (engine->is_sleeping && engine->has_thread && !atomic_load(&engine->is_armed))
+    if (engine->is_sleeping && engine->has_thread && is_quiet(engine, now) &&
+        !atomic_load(&engine->is_armed))
         arm(engine, (1u << MRC_PLANES) - 1);
+    is_armed = engine->has_thread && atomic_load(&engine->is_armed) && is_quiet(engine, now);
     pthread_mutex_unlock(&engine->mutex);
     if (has_submissions(engine, is_blocked))
         until = now;
@@ -489,7 +501,7 @@ static void sleep_for_work(struct mrc_engine *engine, struct pollfd *polled, int
     if (is_guarding) {
         if (engine_clock() - atomic_load(&engine->on_duty) > GUARD)
             wait_for_work(engine, polled, true, 0); /* the loop has not come for a while */
-    } else if (engine->has_thread && until > now && has_frames(polled)) {
+    } else if (is_armed && until > now && has_frames(polled)) {
         /* The same frames have woken the loop: if it is free it is here by then. */
         nanosleep(&(struct timespec){.tv_nsec = HEAD_START}, NULL);
         wait_for_work(engine, polled, true, 0);

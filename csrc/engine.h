@@ -43,6 +43,7 @@ struct mrc_engine {
     bool is_sleeping; /* guarded by the mutex, as sleep_until */
     int64_t sleep_until;
     int64_t worked; /* when a round last found something to do */
+    int64_t was_busy; /* when there was last much to do: then the loop is left alone */
     bool may_spin;
     bool is_blocked; /* a work request waits for room in the core; guarded by the mutex */
 

@@ -411,8 +411,8 @@ void mrc_endpoint_timeout(mrc_endpoint *endpoint, int64_t now);
 /* Fills in the next frame to send; false when there is none now. */
 bool mrc_endpoint_transmit(mrc_endpoint *endpoint, int64_t now, mrc_frame_out *frame);
 
-/* Whether data waits for room at a peer or port: there is more to send as soon as some comes. */
-bool mrc_endpoint_has_backlog(const mrc_endpoint *endpoint);
+/* Whether much is under way: data waits for room, or more than 16 KiB are in flight. */
+bool mrc_endpoint_is_busy(const mrc_endpoint *endpoint);
 
 /* Takes the next event; false when there is none. Completions are never dropped. */
 bool mrc_endpoint_poll(mrc_endpoint *endpoint, mrc_event *event);
