@@ -98,10 +98,11 @@ static void arrive(struct loss *loss, struct sent_chunk *chunk, uint64_t bits,
                    struct loss_tally *tally) {
     uint64_t fresh = bits & (chunk->outstanding | chunk->lost);
     uint64_t outstanding = fresh & chunk->outstanding;
+    uint64_t wronged = fresh & chunk->lost;
 
     loss->outstanding_count -= (uint32_t)__builtin_popcountll(outstanding);
-    loss->lost_count -= (uint32_t)__builtin_popcountll(fresh & chunk->lost);
-    tally->spurious += (uint32_t)__builtin_popcountll(fresh & chunk->lost);
+    loss->lost_count -= (uint32_t)__builtin_popcountll(wronged);
+    tally->spurious += (uint32_t)__builtin_popcountll(wronged);
     chunk->outstanding &= ~fresh;
     chunk->lost &= ~fresh;
     chunk->arrived |= fresh;
@@ -122,6 +123,8 @@ static void arrive(struct loss *loss, struct sent_chunk *chunk, uint64_t bits,
             plane->left += record->nominal;
         if (record->tries > 1 && record->time > tally->answerable)
             tally->spurious++;
+        if ((wronged >> i & 1) && tally->cleared_count < LOSS_CLEARED)
+            tally->cleared[tally->cleared_count++] = record->ev;
     }
 }
 

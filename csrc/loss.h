@@ -15,7 +15,7 @@
 
 #include "pool.h"
 
-enum { LOSS_CHUNKS = 128, LOSS_PLANES = 16 };
+enum { LOSS_CHUNKS = 128, LOSS_PLANES = 16, LOSS_CLEARED = 8 };
 
 /* The last attempt to send one PSN. */
 struct sent {
@@ -58,6 +58,8 @@ struct loss_tally {
     uint32_t planes;       /* mask of those below that are set; starts as 0 */
     int64_t answerable;    /* goes in: attempts after this time cannot have been answered yet */
     uint32_t spurious;     /* sent again, or about to be, though the first attempt arrived */
+    uint32_t cleared_count; /* of these: EVs that were wrongly suspected; starts as 0 */
+    uint32_t cleared[LOSS_CLEARED];
     struct loss_tally_plane plane[LOSS_PLANES];
 };
 

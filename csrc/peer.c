@@ -470,6 +470,9 @@ int64_t peer_reorder_windows(const struct peer *peer, int64_t now, int64_t windo
         const struct path *path = &peer->plane[i].path;
         int64_t spread = path->rtt - least + 4 * path->rtt_var;
 
+        /* Windows may put that much more into one plane's queue than into another's. */
+        if (spread < peer->config->target_delay_floor)
+            spread = peer->config->target_delay_floor;
         windows[i] = (spread > floor ? spread : floor) * scale;
     }
     return floor * scale;

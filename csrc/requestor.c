@@ -551,6 +551,7 @@ static void take_arrivals(struct requestor *requestor, int64_t now, const struct
 
     tally->planes = 0;
     tally->spurious = 0;
+    tally->cleared_count = 0;
     tally->answerable = now - peer_rtt(requestor->peer) / 4;
     if (psn_diff(sack->cack_psn, loss->first) >= 0)
         loss_on_cumulative(loss, sack->cack_psn, tally);
@@ -560,6 +561,10 @@ static void take_arrivals(struct requestor *requestor, int64_t now, const struct
     requestor->stats.packets_spurious += tally->spurious;
     if (tally->spurious > 0)
         peer_on_spurious(requestor->peer, now);
+    for (uint32_t i = 0; i < tally->cleared_count; i++) {
+        if (ev_profile_on_revived(&requestor->evs, tally->cleared[i], false))
+            publish(requestor, now, tally->cleared[i], MRC_EV_GOOD);
+    }
 }
 
 /* Both ends of the window hold: a cack that was never sent to, or a bitmap beyond, is a lie. */
