@@ -67,10 +67,8 @@ class Program:
             BenchError: It has ended.
         """
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # `read` says more
             print(json.dumps(question), file=self._process.stdin, flush=True)
-        except BrokenPipeError:
-            pass  # `read` says more
         return self.read()
 
     def stop(self) -> None:

@@ -62,12 +62,12 @@ class Log:
         """
         points = self.planes
         last = 0
-        for first, point in enumerate(points):
+        for _first, point in enumerate(points):
             while last < len(points) and points[last][0] < point[0] + window:
                 last += 1
             if last == len(points):
                 break
-            rates = _rates(points[first], points[last])
+            rates = _rates(point, points[last])
             others = [rate for number, rate in enumerate(rates) if number != plane]
             if point[0] >= self.start and rates[plane] >= share * sum(others) / len(others) > 0:
                 return float(point[0] - self.start)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from bisect import bisect_left
 from collections import deque
@@ -49,7 +50,7 @@ class Notes:
         names = ("arrived", "delivered", "planes")
         series = {name: _cut(list(getattr(self, name)), start, end) for name in names}
         times = [moment for moment, _ in series["arrived"]]
-        steps = zip(times, times[1:], strict=False)
+        steps = itertools.pairwise(times)
         slept = max((after - before for before, after in steps), default=0.0)
         return {"start": start, "end": end, "slept": slept, **series}
 
@@ -63,13 +64,16 @@ def _cut(points: list[Any], start: float, end: float) -> list[Any]:
 async def sink(target: str, *, config: dict[str, Any]) -> None:
     """Accepts one connection; answers {start, end} with the log of that time."""
     notes = Notes()
-    async with listening(config) as listener, await listener.accept() as connection:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(notes.sample(connection))
-            group.create_task(notes.receive(connection))
-            async for question in questions():
-                say(notes.between(**question))
-            connection.abort()
+    async with (
+        listening(config) as listener,
+        await listener.accept() as connection,
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(notes.sample(connection))
+        group.create_task(notes.receive(connection))
+        async for question in questions():
+            say(notes.between(**question))
+        connection.abort()
 
 
 async def source(target: str, *, size: int, window: int, config: dict[str, Any]) -> None:
