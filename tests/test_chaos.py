@@ -19,7 +19,7 @@ REGION = 1 << 22
 
 seeds = st.integers(0, 2**32 - 1)
 quick = settings(
-    max_examples=25, suppress_health_check=[HealthCheck.too_slow], print_blob=True, deadline=None
+    max_examples=15, suppress_health_check=[HealthCheck.too_slow], print_blob=True, deadline=None
 )
 
 
