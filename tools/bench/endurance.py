@@ -13,14 +13,16 @@ from tools.rig import Rig
 
 LARGEST = MIB
 MIXED_GROWTH_MIB = 256
-"""What 64 connections may hold in queues, slots and kept buffers."""
+"""What they may hold in messages under way, slots and kept buffers."""
 CONNECT_GROWTH_MIB = 32
 IDLE_PERCENT = 1.0
 
 
 @contextlib.contextmanager
-def _peer(rig: Rig, count: int) -> Iterator[None]:
-    peer = Program(rig.hosts[1], "soak.echo", "-", count=count, largest=LARGEST)
+def _peer(rig: Rig, count: int, connections: int) -> Iterator[None]:
+    peer = Program(
+        rig.hosts[1], "soak.echo", "-", count=count, largest=LARGEST, connections=connections
+    )
     try:
         peer.read()
         yield
@@ -39,7 +41,7 @@ def _run(rig: Rig, name: str, **words: Any) -> dict[str, Any]:
 
 
 def _mixed(rig: Rig, count: int, connections: int) -> list[Row]:
-    with _peer(rig, count):
+    with _peer(rig, count, connections):
         said = _run(rig, "mixed", count=count, largest=LARGEST, connections=connections)
     what = f"{count} random messages each way on {connections} connection(s)"
     grown = said["grown"] / MIB
@@ -61,7 +63,7 @@ def measure(options: Options) -> list[Row]:
     with Rig(direct=True) as rig:
         rows += _mixed(rig, options.count(10_000, 100), 1)
         rows += _mixed(rig, options.count(100, 5), 64)
-        with _peer(rig, 0):
+        with _peer(rig, 0, 1):
             said = _run(rig, "large", size=size)
             rows.append(
                 Row(

@@ -16,7 +16,7 @@ from tools.bench.program import listening, main, resident, say
 
 MIB = 1 << 20
 WINDOW = 16
-"""Messages under way in one direction."""
+"""Messages under way in one direction, over all connections; one a connection at least."""
 
 
 def message(seed: int, largest: int) -> bytes:
@@ -25,10 +25,10 @@ def message(seed: int, largest: int) -> bytes:
     return draw.randbytes(draw.randrange(largest + 1))
 
 
-async def _send(connection: mrc.Connection, seeds: range, largest: int) -> None:
+async def _send(connection: mrc.Connection, seeds: range, largest: int, window: int) -> None:
     under_way: list[mrc.Completion] = []
     for seed in seeds:
-        if len(under_way) == WINDOW:
+        if len(under_way) == window:
             await under_way.pop(0)
         under_way.append(await connection.post_send(message(seed, largest)))
     for completion in under_way:
@@ -42,23 +42,30 @@ async def _check(connection: mrc.Connection, seeds: range, largest: int) -> int:
     return wrong
 
 
-async def _both_ways(connection: mrc.Connection, ours: range, theirs: range, largest: int) -> int:
+async def _both_ways(
+    connection: mrc.Connection, ours: range, theirs: range, *, largest: int, window: int
+) -> int:
     """Messages both ways at once; returns how many came that were not what was sent."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(_send(connection, ours, largest))
+        group.create_task(_send(connection, ours, largest, window))
         checking = group.create_task(_check(connection, theirs, largest))
     return checking.result()
 
 
-async def echo(target: str, *, count: int, largest: int) -> None:
+async def echo(target: str, *, count: int, largest: int, connections: int) -> None:
     """Serves connections of `mixed`, `large` and `connects`, until it is killed."""
+    window = max(1, WINDOW // connections)
 
     async def serve(connection: mrc.Connection) -> None:
         async with connection:
             kind = bytes(await connection.recv())
             if kind == b"mixed":
                 wrong = await _both_ways(
-                    connection, range(1, 2 * count, 2), range(0, 2 * count, 2), largest
+                    connection,
+                    range(1, 2 * count, 2),
+                    range(0, 2 * count, 2),
+                    largest=largest,
+                    window=window,
                 )
                 await connection.send(b"%d" % wrong)
             elif kind == b"large":
@@ -77,6 +84,7 @@ async def _ended(serving: Coroutine[None, None, None]) -> None:
 
 async def mixed(target: str, *, count: int, largest: int, connections: int) -> None:
     """`count` messages each way on each of several connections of one endpoint."""
+    window = max(1, WINDOW // connections)
     async with mrc.Endpoint() as endpoint:
         before = resident()
 
@@ -84,7 +92,11 @@ async def mixed(target: str, *, count: int, largest: int, connections: int) -> N
             async with endpoint.connect(target) as connection:
                 await connection.send(b"mixed")
                 wrong = await _both_ways(
-                    connection, range(0, 2 * count, 2), range(1, 2 * count, 2), largest
+                    connection,
+                    range(0, 2 * count, 2),
+                    range(1, 2 * count, 2),
+                    largest=largest,
+                    window=window,
                 )
                 return wrong + int(bytes(await connection.recv()))
 
