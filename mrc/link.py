@@ -116,6 +116,7 @@ class Link:
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspicion = ""
         self._plane_up: asyncio.Future[None] | None = None
+        self._carried: set[str] = set()
         self._events: deque[Event] = deque(maxlen=_EVENTS_KEPT)
         self._event_waiter: asyncio.Future[None] | None = None
 
@@ -312,10 +313,12 @@ class Link:
         state = _native.PLANE_STATES[event.state]
         reason = _native.PLANE_REASONS[event.reason]
         if state == "up":
+            self._carried.add(name)
             if self._plane_up is not None and not self._plane_up.done():
                 self._plane_up.set_result(None)
             self._tell(PlaneRecovered(time=event.time / 1e9, plane=name))
-        elif state == "out":
+        elif state == "out" and (name in self._carried or reason != "address"):
+            # At first no plane knows its neighbour yet: `paths` says so, it is no loss.
             self._tell(PlaneLost(time=event.time / 1e9, plane=name, reason=reason))
 
     def _tell(self, event: Event) -> None:

@@ -210,6 +210,15 @@ async def talk_client(target: str, words: list[str]) -> dict[str, Any]:
         return {"reason": error.reason}
 
 
+async def events_client(target: str, words: list[str]) -> dict[str, Any]:
+    """The first events of a connection, one a plane."""
+    async with mrc.connect(target, **options(words)) as connection:
+        async with asyncio.timeout(10):
+            events = connection.events()
+            first = [await anext(events) for _ in connection.paths()]
+        return {"events": [[type(event).__name__, event.plane] for event in first]}
+
+
 async def close_client(target: str, words: list[str]) -> dict[str, Any]:
     connection = await mrc.connect(target, **options(words))
     for _ in range(10):

@@ -176,6 +176,12 @@ def test_a_restarted_peer_is_told_as_that(rig: Rig) -> None:
     assert client.result()["reason"] == "peer restarted"
 
 
+def test_the_first_events_of_a_connection_are_planes_that_carry_data(rig: Rig) -> None:
+    serve(rig, "wait_server")
+    got = ask(rig, "events_client").result()["events"]
+    assert sorted(got) == [["PlaneRecovered", f"p{plane}"] for plane in range(4)]
+
+
 def test_nobody_listening_is_refused(rig: Rig) -> None:
     assert ask(rig, "wait_client").result()["error"] == "ConnectRefused"
 
