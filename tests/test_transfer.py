@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
@@ -434,3 +435,9 @@ def test_nothing_is_drawn_in_a_pipe(tmp_path: Path, box: Path) -> None:
             sys.stderr = saved
         log.seek(0)
         assert log.read() == ""
+
+
+def test_what_comes_from_standard_input_is_of_today() -> None:
+    before = time.time_ns()
+    (item,), _ = source.collect(["-"])
+    assert before <= item.entry.mtime_ns <= time.time_ns()

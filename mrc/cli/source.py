@@ -7,6 +7,7 @@ import hashlib
 import os
 import select
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,9 @@ def collect(paths: Sequence[str]) -> tuple[list[Item], list[str]]:
     skipped: list[str] = []
     for text in paths:
         if text == "-":
-            entry = Entry(kind="file", name=STDIN_NAME, size=None, mode=0o644, mtime_ns=0)
+            entry = Entry(
+                kind="file", name=STDIN_NAME, size=None, mode=0o644, mtime_ns=time.time_ns()
+            )
             items.append(Item(entry=entry, path=None))
             continue
         path = Path(text)
