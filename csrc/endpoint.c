@@ -209,6 +209,10 @@ static struct peer_entry *peer_entry_at(struct mrc_endpoint *endpoint, uint32_t 
 
 /* ---- Planes ---- */
 
+static bool is_same_address(const mrc_address *a, const mrc_address *b) {
+    return a->version == b->version && memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;
+}
+
 static bool is_address(const mrc_address *address) {
     return address->version == 0 || address->version == 4 || address->version == 6;
 }
@@ -223,7 +227,7 @@ int mrc_endpoint_set_plane(mrc_endpoint *endpoint, int64_t now, uint32_t plane,
     local = &endpoint->planes[plane];
     is_status_changed = !local->is_present || local->info.up != info->up ||
                         local->info.enabled != info->enabled ||
-                        local->info.address.version != info->address.version;
+                        !is_same_address(&local->info.address, &info->address);
     local->info = *info;
     local->is_present = true;
     for (uint32_t i = 0; i < endpoint->peers_end; i++) {
@@ -275,8 +279,11 @@ int mrc_peer_add(mrc_endpoint *endpoint, int64_t now, const mrc_peer_setup *setu
         return MRC_ERROR_ARGUMENT;
     for (uint32_t i = 0; i < endpoint->peers_end; i++) {
         if (endpoint->peers[i].peer.is_used &&
-            endpoint->peers[i].peer.setup.incarnation == setup->incarnation)
+            endpoint->peers[i].peer.setup.incarnation == setup->incarnation) {
+            peer_on_setup(&endpoint->peers[i].peer, now, setup);
+            endpoint_settle_peer(endpoint, now, &endpoint->peers[i]);
             return (int)i;
+        }
     }
     entry = free_peer(endpoint);
     if (entry == NULL)

@@ -106,6 +106,16 @@ static void follow_hop(struct mrc_engine *engine, uint32_t peer, uint32_t plane,
         .is_used = next_hop->version != 0, .plane = plane, .next_hop = *next_hop};
 }
 
+static bool is_followed(const struct mrc_engine *engine, uint32_t peer, uint32_t plane,
+                        const mrc_address *next_hop) {
+    const struct watched_hop *hop = &engine->hops[peer * MRC_PLANES + plane];
+
+    return hop->is_used &&
+           (next_hop->version == 0 ||
+            (next_hop->version == hop->next_hop.version &&
+             memcmp(next_hop->bytes, hop->next_hop.bytes, sizeof next_hop->bytes) == 0));
+}
+
 int mrc_engine_peer_add(mrc_engine *engine, const mrc_peer_setup *setup,
                         const mrc_address next_hops[MRC_PLANES]) {
     int peer;
@@ -113,7 +123,7 @@ int mrc_engine_peer_add(mrc_engine *engine, const mrc_peer_setup *setup,
     engine_enter(engine);
     peer = mrc_peer_add(engine->endpoint, engine_clock(), setup);
     for (uint32_t i = 0; peer >= 0 && i < MRC_PLANES; i++) {
-        if (!engine->hops[(uint32_t)peer * MRC_PLANES + i].is_used) /* one that is known stays */
+        if (!is_followed(engine, (uint32_t)peer, i, &next_hops[i])) /* one that is known stays */
             follow_hop(engine, (uint32_t)peer, i, &next_hops[i]);
     }
     if (peer >= 0) {

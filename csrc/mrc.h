@@ -147,7 +147,8 @@ typedef struct mrc_peer_setup {
 } mrc_peer_setup;
 
 /* Adds a peer and starts probing its planes; returns its number. Queue pairs of one incarnation
- * share one peer: adding it again returns the same number. */
+ * share one peer: adding it again returns the same number, and takes over the addresses. A plane
+ * whose own address is no more the one it had then carries nothing to this peer. */
 int mrc_peer_add(mrc_endpoint *endpoint, int64_t now, const mrc_peer_setup *setup);
 
 /* The peer's address on a plane changed, or (version 0) is gone. */
