@@ -42,8 +42,29 @@ void peer_init(struct peer *peer, const mrc_config *config, const struct plane *
     prng_init(&peer->prng, seed, setup->incarnation);
     for (uint32_t i = 0; i < MRC_PLANES; i++) {
         path_init(&peer->plane[i].path, now);
+        peer->told[i] = planes[i].info.address;
         peer_on_facts(peer, now, i);
     }
+}
+
+void peer_on_setup(struct peer *peer, int64_t now, const mrc_peer_setup *setup) {
+    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+        if (setup->addresses[i].version == 0)
+            continue;
+        peer->setup.addresses[i] = setup->addresses[i];
+        peer->setup.remote_planes[i] = setup->remote_planes[i];
+        peer->told[i] = peer->planes[i].info.address;
+        peer_on_facts(peer, now, i);
+    }
+}
+
+/* Whether a plane has the address that the peer knows it by: from another it takes nothing. */
+static bool has_told_address(const struct peer *peer, uint32_t plane) {
+    const mrc_address *told = &peer->told[plane];
+    const mrc_address *now = &peer->planes[plane].info.address;
+
+    return now->version != 0 && now->version == told->version &&
+           memcmp(now->bytes, told->bytes, sizeof now->bytes) == 0;
 }
 
 uint32_t peer_packet_size(const struct peer *peer, uint32_t plane, uint32_t mtu) {
@@ -63,7 +84,7 @@ static enum mrc_plane_reason blocked(const struct peer *peer, uint32_t plane) {
         return MRC_REASON_DISABLED;
     if (!local->info.up)
         return MRC_REASON_LINK;
-    if (local->info.address.version == 0 || !peer->plane[plane].has_mac ||
+    if (!has_told_address(peer, plane) || !peer->plane[plane].has_mac ||
         local->info.address.version != peer->setup.addresses[plane].version)
         return MRC_REASON_ADDRESS;
     if (local->info.mtu < needed(peer, plane))
@@ -518,7 +539,7 @@ uint32_t peer_status_mask(const struct peer *peer) {
     for (uint32_t i = 0; i < MRC_PLANES; i++) {
         const mrc_plane *info = &peer->planes[i].info;
 
-        if (peer->planes[i].is_present && info->up && info->enabled && info->address.version != 0)
+        if (peer->planes[i].is_present && info->up && info->enabled && has_told_address(peer, i))
             mask |= 1u << i;
     }
     return mask;

@@ -58,6 +58,7 @@ struct peer {
     const mrc_config *config;
     const struct plane *planes; /* the endpoint's, MRC_PLANES of them */
     mrc_peer_setup setup;
+    mrc_address told[MRC_PLANES]; /* our addresses, as the set-up told them to it */
     struct peer_plane plane[MRC_PLANES];
     struct nscc nscc; /* policy equal */
     struct prng prng;
@@ -81,6 +82,9 @@ struct peer {
 
 void peer_init(struct peer *peer, const mrc_config *config, const struct plane *planes,
                uint32_t number, uint64_t seed, int64_t now, const mrc_peer_setup *setup);
+
+/* Another set-up with it: both sides know each other's addresses of now. */
+void peer_on_setup(struct peer *peer, int64_t now, const mrc_peer_setup *setup);
 
 /* A fact about a plane changed: here, the peer's address, or its neighbour's. */
 void peer_on_facts(struct peer *peer, int64_t now, uint32_t plane);
