@@ -224,6 +224,8 @@ static void on_path_answered(struct mrc_endpoint *endpoint, int64_t now,
         peer->status_at = INT64_MAX;
         path_on_acked(&plane->path, now);
     } else if (asked->kind == ASKED_PATH) {
+        if (peer_is_cut_off(peer)) /* a plane that flaps is better than none */
+            path_forgive(&plane->path, &endpoint->config);
         path_on_answer(&plane->path, &endpoint->config, now, (enum path_probe)asked->probe,
                        asked->sent, asked->ev, asked->size, needed);
     } else if ((qp = endpoint_find_qp(endpoint, asked->qp)) != NULL && qp->peer == peer &&

@@ -91,6 +91,11 @@ void path_on_peer_says(struct path *path, const mrc_config *config, int64_t now,
     }
 }
 
+void path_forgive(struct path *path, const mrc_config *config) {
+    if (path->spread > config->revive_spread)
+        path->spread = config->revive_spread;
+}
+
 void path_on_rtt(struct path *path, int64_t sample) {
     int64_t error;
 

@@ -71,6 +71,9 @@ void path_on_facts(struct path *path, const mrc_config *config, int64_t now,
 /* Port Status Update. */
 void path_on_peer_says(struct path *path, const mrc_config *config, int64_t now, bool is_up);
 
+/* Earlier outages do not delay its return: there is no better path. */
+void path_forgive(struct path *path, const mrc_config *config);
+
 void path_on_rtt(struct path *path, int64_t sample);
 
 /* Data left on it, came back acknowledged, or was judged lost. */

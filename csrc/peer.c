@@ -117,6 +117,14 @@ static bool is_up(const struct peer *peer, uint32_t plane) {
     return peer->plane[plane].path.state == MRC_PLANE_UP;
 }
 
+bool peer_is_cut_off(const struct peer *peer) {
+    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+        if (is_up(peer, i))
+            return false;
+    }
+    return true;
+}
+
 static uint64_t total_rate(const struct peer *peer) {
     uint64_t rate = 0;
 

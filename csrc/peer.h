@@ -109,6 +109,9 @@ int peer_pick(struct peer *peer, uint32_t nominal, uint32_t avoid);
 /* Most packets that one frame on this plane may carry now (design.md, Bursts), 1..MRC_BURST. */
 uint32_t peer_burst(const struct peer *peer, uint32_t plane, uint32_t packet_size);
 
+/* Whether no plane is up. */
+bool peer_is_cut_off(const struct peer *peer);
+
 /* Bytes that may be in flight, and are. */
 uint64_t peer_window(const struct peer *peer);
 uint64_t peer_inflight(const struct peer *peer);

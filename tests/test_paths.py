@@ -283,6 +283,26 @@ def test_an_outage_after_an_outage_is_trusted_later() -> None:
     net.run()
 
 
+def test_an_outage_of_all_planes_is_over_as_soon_as_the_first_was() -> None:
+    """Case A17: a plane that flaps is better than none, however often all of them went down."""
+    net, connection = joined([FAST] * 2)
+    waits = []
+    for _ in range(8):
+        for plane in range(2):
+            net.port(0, plane, up=False)
+        net.pass_time(100 * MS)
+        for plane in range(2):
+            net.port(0, plane, up=True)
+        back = net.now
+        received = connection.stats(1).bytes_received
+        while connection.stats(1).bytes_received == received:
+            stream(net, connection, 5 * MS)
+        waits.append(net.now - back)
+        stream(net, connection, 20 * MS)
+    assert max(waits) < 2 * waits[0] < 400 * MS
+    net.run()
+
+
 def test_under_policy_equal_a_plane_never_catches_up_on_what_it_missed() -> None:
     """Not even when it comes back first after all were out."""
     net, connection = joined([FAST] * 2, policy=EQUAL)
