@@ -240,11 +240,12 @@ def _choose(entries: list[_Entry], wanted: Address | None) -> tuple[_Entry | Non
             return None, f"does not have the address {wanted}"
     usable = [e for e in entries if not e.flags & (_IFA_F_TENTATIVE | _IFA_F_DADFAILED)]
     waiting = [e for e in entries if e.flags & _IFA_F_TENTATIVE and not e.flags & _IFA_F_DADFAILED]
+    failed = [entry for entry in entries if entry.flags & _IFA_F_DADFAILED]
     best = min(usable, key=lambda e: e.rank, default=None)
     if waiting and (best is None or min(e.rank for e in waiting) < best.rank):
         return best, "tentative"
-    if best is None and entries:
-        return None, f"duplicate address detection (DAD) failed for {entries[0].address}"
+    if failed and (best is None or min(e.rank for e in failed) < best.rank):
+        return None, f"duplicate address detection (DAD) failed for {failed[0].address}"
     return best, "" if best else "no IP address"
 
 
