@@ -18,7 +18,7 @@ class Impairment:
         loss: Percent of the frames that vanish, each by a draw of its own.
         every: Every so many-th frame vanishes.
         match: The nftables expression of the frames that `loss` and `every` are for; "" is all.
-        corrupt: Percent of the frames in which one byte is changed.
+        corrupt: Percent of the UDP frames in which one byte is changed.
         offset: Which byte, counted from the start of the UDP payload.
         duplicate: Percent of the frames that arrive twice.
     """
@@ -51,7 +51,8 @@ class Impairment:
         if self.corrupt:
             # After the eight bytes of UDP's header; 0x55 turns half of the bits.
             byte = f"@th,{64 + 8 * self.offset},8"
-            rules.append(f"{draw(self.corrupt)} {byte} set {byte} ^ 0x55")
+            change = f"{byte} set {byte} ^ 0x55 counter"
+            rules.append(f"meta l4proto udp {draw(self.corrupt)} {change}")
         if self.duplicate:
             rules.append(f'{draw(self.duplicate)} dup to "{port}"')
         return [*rules, f'fwd to "{port}"']

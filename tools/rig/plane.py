@@ -179,7 +179,7 @@ class Plane:
         is hit, unless `offload(False)`.
 
         Args:
-            percent: Of the frames, each by a draw of its own.
+            percent: Of the UDP frames, each by a draw of its own.
             offset: Of the byte from the start of the UDP payload; 12 is the first after the BTH.
             direction: "both" or like "a->b".
         """
@@ -198,16 +198,23 @@ class Plane:
 
     def lost(self) -> int:
         """Frames that vanished by the rules since these were last changed (`nft list`)."""
+        return self._counted(dropping=True)
+
+    def corrupted(self) -> int:
+        """Frames that were corrupted since the rules were last changed (`nft list`)."""
+        return self._counted(dropping=False)
+
+    def _counted(self, *, dropping: bool) -> int:
         if self.hub is None:
             return 0
         command = ["ip", "netns", "exec", self.hub, "nft", "-j"]
         listed = json.loads(shell.run([*command, "list", "table", "netdev", self.interface]))
-        rules = [item["rule"] for item in listed["nftables"] if "rule" in item]
+        rules = [item["rule"]["expr"] for item in listed["nftables"] if "rule" in item]
         return sum(
             expression["counter"]["packets"]
             for rule in rules
-            for expression in rule["expr"]
-            if "counter" in expression
+            for expression in rule
+            if "counter" in expression and any("drop" in each for each in rule) == dropping
         )
 
     # What limits it.
