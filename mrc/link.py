@@ -441,6 +441,18 @@ class Link:
         return sum(stats[name] for name in names)
 
     async def _confirm(self) -> None:
+        while await self._shows_life():
+            if self.control is None or not self.control.ended:
+                self._suspicion = ""
+                return
+            # A process that ends lets go of its sockets before its engine: it is asked again.
+            self._suspicion = "peer crashed"
+            await asyncio.sleep(self.endpoint.config.crash_after)
+        if self._suspicion == "peer crashed" and await self._is_another():
+            self._suspicion = "peer restarted"
+        self.end(ConnectionLost(self._suspicion, self.peer_name))
+
+    async def _shows_life(self) -> bool:
         before = self._signs()
         self.engine.check_peer(self.peer)
         self.messages.ping()
@@ -448,11 +460,8 @@ class Link:
         while time.monotonic() < deadline:
             await asyncio.sleep(self.endpoint.config.crash_after / 20)
             if self._signs() != before:
-                self._suspicion = ""
-                return
-        if self._suspicion == "peer crashed" and await self._is_another():
-            self._suspicion = "peer restarted"
-        self.end(ConnectionLost(self._suspicion, self.peer_name))
+                return True
+        return False
 
     async def _is_another(self) -> bool:
         """Whether somebody else answers now where the peer listened."""
