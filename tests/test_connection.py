@@ -89,6 +89,28 @@ def test_messages_end_at_a_clean_close(run: Run) -> None:
     run(main())
 
 
+def test_closing_and_aborting_again_changes_nothing(run: Run) -> None:
+    """Case D72: in any order, from two tasks at once, and with calls after it."""
+
+    async def main() -> None:
+        async with joined() as (one, two):
+            await within(asyncio.gather(one.close(), one.close(), two.close()))
+            for connection in (one, two):
+                connection.abort()
+                await connection.close()
+                connection.abort()
+                assert connection.closed
+                for call in (connection.recv(), connection.send(b""), connection.post_send(b"")):
+                    with pytest.raises(mrc.ConnectionClosedOK):
+                        await call
+                with pytest.raises(mrc.ConnectionClosed):
+                    connection.register(bytearray(1))
+                with pytest.raises(mrc.ConnectionClosed):
+                    connection.stats()
+
+    run(main())
+
+
 def test_close_delivers_what_was_posted(run: Run) -> None:
     async def main() -> None:
         async with joined() as (one, two):

@@ -293,6 +293,67 @@ async def write_client(target: str, words: list[str]) -> dict[str, Any]:
     return {"digest": hashlib.sha256(data).hexdigest(), "error": error}
 
 
+async def empty_server(target: str, words: list[str]) -> dict[str, Any]:
+    async with listening(target, words) as listener, await listener.accept() as connection:
+        with (
+            connection.register(bytearray(0)) as nothing,
+            connection.register(bytearray(b"untouched")) as region,
+        ):
+            await connection.send(nothing.descriptor)
+            await connection.send(region.descriptor)
+            got = [[len(message), message.imm] async for message in connection]
+        return {"got": got}
+
+
+async def empty_client(target: str, words: list[str]) -> dict[str, Any]:
+    """Sends and writes nothing in every way there is."""
+    async with mrc.connect(target, **options(words)) as connection:
+        nothing = connection.remote((await connection.recv()).data)
+        remote = connection.remote((await connection.recv()).data)
+        await connection.send(b"")
+        await connection.send(b"", imm=7)
+        await connection.write(b"", nothing)
+        await connection.write(b"", remote[0:0])
+        await connection.write(b"", remote[9:9], imm=8)
+        await connection.write(b"", nothing, imm=9)
+        await connection.send(bytearray(), imm=0)
+        return {"sizes": [len(nothing), len(remote)]}
+
+
+async def leave_client(target: str, words: list[str]) -> dict[str, Any]:
+    """Ends the program with a connection that somebody still holds."""
+    connection = globals()["held"] = await mrc.connect(target, **options(words))
+    await connection.send(b"hello")
+    return {"left": True}
+
+
+ROUNDS = 150
+
+
+async def notify_server(target: str, words: list[str]) -> dict[str, Any]:
+    """Looks at the memory as soon as an immediate says that it is written."""
+    memory = bytearray(1 << 18)
+    early = 0
+    async with listening(target, words) as listener, await listener.accept() as connection:
+        with connection.register(memory) as region:
+            await connection.send(region.descriptor)
+            for number in range(ROUNDS):
+                message = await connection.recv()
+                early += memory.count(number) != len(memory) or message.imm != number
+                await connection.send(b"next")
+    return {"early": early}
+
+
+async def notify_client(target: str, words: list[str]) -> dict[str, Any]:
+    async with mrc.connect(target, **options(words)) as connection:
+        remote = connection.remote((await connection.recv()).data)
+        for number in range(ROUNDS):
+            await connection.write(bytes([number]) * len(remote), remote, imm=number)
+            await connection.recv()
+        shares = {path.name: path.bytes_sent for path in connection.paths()}
+    return {"shares": shares}
+
+
 async def fork_client(target: str, words: list[str]) -> dict[str, Any]:
     """Forks with an open connection: the child must fail at once, the parent must not notice."""
     connection = await mrc.connect(target, **options(words))

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import mrc
 from tools.rig import Host, Rig
 
 pytestmark = pytest.mark.rig
@@ -229,6 +230,32 @@ def test_one_sided_writes_land_until_they_are_revoked(rig: Rig) -> None:
     assert (result["imm"], result["size"]) == (77, 0)
     assert result["digest"] == client["digest"]
     assert client["error"] == "RemoteAccessError"
+
+
+def test_nothing_at_all_is_sent_and_written_like_anything_else(rig: Rig) -> None:
+    """Case C50: empty messages, writes and regions, with and without an immediate."""
+    server = serve(rig, "empty_server")
+    assert ask(rig, "empty_client").result() == {"sizes": [0, 9]}
+    assert server.result() == {"got": [[0, None], [0, 7], [0, 8], [0, 9], [0, 0]]}
+
+
+def test_a_program_that_ends_without_closing_ends_and_its_peer_is_told(rig: Rig) -> None:
+    """Cases D72 and D76: no crash and no hang at exit."""
+    server = serve(rig, "wait_server")
+    assert ask(rig, "leave_client").result() == {"left": True}
+    result = server.result()
+    assert (result["count"], result["reason"]) == (1, "peer crashed")
+    assert result["seconds"] < mrc.Config().dead_after / 2
+
+
+def test_an_immediate_says_that_all_bytes_are_in_place(rig: Rig) -> None:
+    """Case C53: over planes of unlike delays."""
+    for plane, rate in zip(rig.planes, (400, 200, 100, 50), strict=True):
+        plane.rate(rate)
+    server = serve(rig, "notify_server")
+    shares = ask(rig, "notify_client").result()["shares"]
+    assert min(shares.values()) > 0
+    assert server.result() == {"early": 0}
 
 
 def test_use_after_fork_fails_in_the_child_and_spares_the_parent(rig: Rig) -> None:
