@@ -383,7 +383,7 @@ def test_packets_that_come_twice_are_taken_once(rig: Rig) -> None:
 
 
 def test_a_closed_port_hurts_no_healthy_connection(rig: Rig) -> None:
-    """Case D65: refused on one endpoint, while another connection of it goes on."""
+    """Case D65: refused at once, while another connection to that host goes on."""
     client, server = pair(rig)
     client.until(lambda look: look["sent"] > 20)
     refused = Talker(rig.hosts[0], connect=[f"[{rig.hosts[1].address(0)}]:9"])
