@@ -86,7 +86,7 @@ class Pin:
 
 @dataclass(frozen=True, kw_only=True)
 class Attributes:
-    """What one side of a queue pair tells the other (behaviour.md, Queue pair)."""
+    """What one side of a queue pair tells the other (MRC 1.0)."""
 
     number: int
     psn: int

@@ -78,10 +78,10 @@ __all__ = [
 ]
 
 UDP_PORT: Final = 4791
-"""Destination port of RoCEv2, and MRC's default (wire.md, Encapsulation)."""
+"""Destination port of RoCEv2, and MRC's default."""
 
 TRIMMED_DSCPS: Final = frozenset({12, 16})
-"""DSCP_TRIMMED and DSCP_TRIMMED_LASTHOP (wire.md, Traffic classes)."""
+"""DSCP_TRIMMED and DSCP_TRIMMED_LASTHOP (MRC 1.0)."""
 
 OPCODES: Final = {
     0xC6: "write_first",
@@ -97,7 +97,7 @@ OPCODES: Final = {
     0xDD: "nack",
     0xDE: "probe",
 }
-"""BTH opcodes (wire.md, BTH)."""
+"""BTH opcodes (MRC 1.0)."""
 
 SYNDROMES: Final = {
     0x1F: "ack",
@@ -105,7 +105,7 @@ SYNDROMES: Final = {
     0x62: "remote_access",
     0x63: "remote_operation",
 }
-"""AETH (wire.md, Extension headers)."""
+"""AETH (MRC 1.0)."""
 
 REASONS: Final = {
     0x01: "trimmed",
@@ -116,7 +116,7 @@ REASONS: Final = {
     0x0B: "psn_oor_window",
     0x19: "unexp_event",
 }
-"""NETH (wire.md, NETH)."""
+"""NETH (MRC 1.0)."""
 
 _MARKS: Final = {0: "none", 1: "skip_once", 2: "always_skip"}
 _OPERATIONS: Final = {0: "port_status_update", 1: "ev_probe"}
@@ -168,7 +168,7 @@ def _ip_of(udp: Packet | None) -> Packet | None:
 
 
 def _icrc(headers: bytes, transport: bytes) -> int:
-    """ICRC of a packet with these IP and UDP headers, from its BTH to its pad (wire.md, ICRC)."""
+    """ICRC of a packet with these IP and UDP headers, from its BTH to its pad (MRC 1.0)."""
     covered = bytearray(headers + transport)
     bth = len(headers)
     if headers[0] >> 4 == 4:
@@ -192,7 +192,7 @@ def _built_headers(ip: Packet, udp: Packet, size: int) -> bytes:
 
 
 def _is_trimmed(udp: Packet | None, transport: bytes) -> bool:
-    """Whether these bytes, from the BTH on, have lost their end (wire.md, trimmed packet)."""
+    """Whether these bytes, from the BTH on, have lost their end (MRC 1.0)."""
     ip = _ip_of(udp)
     if udp is None or ip is None:
         return False

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 MAX_PLANES: Final = 16
-"""Four bits of an EV name the plane (wire.md)."""
+"""Four bits of an EV name the plane (MRC 1.0)."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -34,10 +34,10 @@ from mrc.errors import ProtocolError
 __all__ = ["Packet", "decode", "encode"]
 
 UDP_PORT: Final = 4791
-"""Destination port of RoCEv2, and MRC's default (wire.md, Encapsulation)."""
+"""Destination port of RoCEv2, and MRC's default."""
 
 TRIMMED_DSCPS: Final = frozenset({12, 16})
-"""DSCP_TRIMMED and DSCP_TRIMMED_LASTHOP (wire.md, Traffic classes)."""
+"""DSCP_TRIMMED and DSCP_TRIMMED_LASTHOP (MRC 1.0)."""
 
 
 class Packet(TypedDict):
