@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
@@ -64,6 +66,39 @@ def test_the_defaults_are_the_engines_own() -> None:
     assert ours == {name: theirs[name] for name in ours}
 
 
-def test_every_setting_is_documented() -> None:
-    text = Config.__doc__ or ""
-    assert [f.name for f in fields(Config) if f"        {f.name}: " not in text] == []
+ENTRY = re.compile(r"^ {8}(\w+): ([^\[]+)\[([^\]]+)\]$", re.M)
+SIZES = {"KiB": 1 << 10, "MiB": 1 << 20}
+
+
+def test_every_setting_is_documented_with_unit_default_and_source_in_its_order() -> None:
+    entries = {name: told.split("; ") for name, _, told in ENTRY.findall(Config.__doc__ or "")}
+    assert list(entries) == [f.name for f in fields(Config)]
+    for setting in fields(Config):
+        *unit, default, source = entries[setting.name]
+        value, _, size = default.partition(" ")
+        if isinstance(setting.default, int | float) and not isinstance(setting.default, bool):
+            assert float(value) * SIZES.get(size, 1) == setting.default, setting.name
+        else:
+            assert default == str(setting.default), setting.name
+        assert ("s" in unit) == isinstance(setting.default, float), setting.name
+        assert source.partition(",")[0] in {"MRC", "RoCEv2", "choice"}, setting.name
+
+
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ({"dead_aftr": 1}, "did you mean dead_after"),
+        ({"nonsense": 1}, "help"),
+        ({"mtu": 1500}, "4096"),
+        ({"ring": 1000}, "512 or 1024"),
+        ({"burst": 16}, "1..15"),
+        ({"linger": "2"}, "seconds"),
+    ],
+)
+def test_a_refusal_says_what_would_do(settings: dict[str, Any], hint: str) -> None:
+    with pytest.raises(ConfigError, match=hint):
+        Config(**settings)
+
+
+def test_the_signature_shows_every_setting() -> None:
+    assert list(inspect.signature(Config).parameters) == [f.name for f in fields(Config)]
