@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import itertools
+import re
 import socket
 from collections.abc import Sequence
 from typing import Any, Final
@@ -19,11 +20,14 @@ from mrc.errors import ConfigError, ConnectRefused, ConnectTimeout, HandshakeErr
 from mrc.handshake import Kind
 from mrc.planes import Interface
 
-__all__ = ["DEFAULT_PORT", "Control", "bind", "dial", "parse_target"]
+__all__ = ["DEFAULT_PORT", "Control", "bind", "dial", "parse_target", "parse_targets"]
 
 DEFAULT_PORT: Final = 4791
 STAGGER: Final = 0.1
 """Seconds before the next address is tried beside those that have not answered."""
+
+_HOST: Final = re.compile(r"[^\s/?#@\[\]]+")
+_PORT: Final = re.compile(r"[0-9]{1,5}")
 
 
 def parse_target(target: str, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
@@ -31,7 +35,12 @@ def parse_target(target: str, default_port: int = DEFAULT_PORT) -> tuple[str, in
 
     Raises:
         ConfigError: It is none.
+        TypeError: It is no string.
     """
+    if not isinstance(target, str):
+        raise TypeError(f"a host is named by a string, not by {target!r}")
+    if not target:
+        raise ConfigError("the host is '': name one, as b.example or [fd00::1]:4791")
     text = target.removeprefix("mrc://").removesuffix("/")
     host, port = text, str(default_port)
     if text.startswith("["):
@@ -41,9 +50,26 @@ def parse_target(target: str, default_port: int = DEFAULT_PORT) -> tuple[str, in
         port = rest[1:] or port
     elif text.count(":") == 1:
         host, port = text.split(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"{target!r} is not HOST, HOST:PORT or [ADDRESS]:PORT")
+    if not _HOST.fullmatch(host) or not _PORT.fullmatch(port) or int(port) > 65535:
+        raise ConfigError(f"{target!r} is not HOST, HOST:PORT or [ADDRESS]:PORT, ports 0..65535")
     return host, int(port)
+
+
+def parse_targets(targets: str | Sequence[str]) -> list[tuple[str, int]]:
+    """Reads one or several names of a peer to connect to.
+
+    Raises:
+        ConfigError: There is none, or one is no such name.
+        TypeError: They are no strings.
+    """
+    names = [targets] if isinstance(targets, str) else list(targets)
+    if not names:
+        raise ConfigError("there is no host to connect to: name one, as b.example")
+    parsed = [parse_target(name) for name in names]
+    for name, (_, port) in zip(names, parsed, strict=True):
+        if not port:
+            raise ConfigError(f"{name!r}: nobody listens at port 0")
+    return parsed
 
 
 class Control:
@@ -119,9 +145,12 @@ async def _resolve(targets: Sequence[tuple[str, int]]) -> list[tuple[int, tuple[
         except OSError as error:
             problem = f"cannot resolve {host}: {error.strerror or error}"
             continue
+        except ValueError:  # too long, or an empty part, or a NUL
+            problem = f"cannot resolve {host}: it is no host name"
+            continue
         found.update((info[4], info[0]) for info in infos)
     if not found:
-        raise HandshakeError(problem or "no address to connect to")
+        raise HandshakeError(problem)
     return [(family, address) for address, family in found.items()]
 
 
@@ -243,7 +272,7 @@ async def bind(host: str | None, port: int, backlog: int) -> list[socket.socket]
             sock.bind((address[0], shared, *address[2:]))
             sock.listen(backlog)
             sock.setblocking(False)
-    except OSError:
+    except BaseException:
         for sock in sockets:
             sock.close()
         raise
