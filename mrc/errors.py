@@ -103,6 +103,10 @@ class MessageTooLarge(MRCError, ValueError):
     def __init__(self, size: int, room: int) -> None:
         super().__init__(f"the next message has {size} bytes, the buffer {room}")
         self.size = size
+        self._room = room
+
+    def __reduce__(self) -> tuple[type[MessageTooLarge], tuple[int, int]]:
+        return type(self), (self.size, self._room)
 
 
 class CapabilityError(MRCError, PermissionError):
@@ -110,6 +114,9 @@ class CapabilityError(MRCError, PermissionError):
 
     def __init__(self, what: str) -> None:
         super().__init__(errno.EPERM, what)
+
+    def __reduce__(self) -> tuple[type[CapabilityError], tuple[str]]:
+        return type(self), (str(self.strerror),)
 
 
 class ProtocolError(MRCError, ValueError):

@@ -87,6 +87,21 @@ def test_the_installed_library_can_be_imported(scripts: Path) -> None:
     assert Path(out.strip()).is_relative_to(scripts.parent)
 
 
+def test_a_folder_of_the_same_name_does_not_hide_an_editable_install(
+    sdist: Path, tmp_path: Path
+) -> None:
+    """Its wheel must name the tree on a path: finders come after the working directory."""
+    script = "import sys; sys.path.insert(0, 'tools'); import backend; backend.build_editable('.')"
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    run(sys.executable, "-c", script, cwd=tree)
+    (wheel,) = tree.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if ".dist-info/" not in name]
+        assert [archive.read(name).decode().strip() for name in names] == [str(tree)]
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_installed_command_explains_itself(scripts: Path, command: str) -> None:
     assert command in run(scripts / command, "--help", cwd=scripts.parent)
