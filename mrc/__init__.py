@@ -1,5 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multipath Reliable Connection: one connection over several network planes."""
+"""Multipath Reliable Connection: one connection over several network planes.
+
+    async with mrc.connect("b.example") as connection:
+        await connection.send(b"hello")
+
+`listen` takes connections in, `connect` makes them, an `Endpoint` shares planes between several. A
+`Connection` carries messages and one-sided writes, and tells how its planes do. `Config` has every
+setting, `mrc.errors` the tree of the exceptions.
+
+`mrc.verbs` is the synchronous layer, `mrc.wire` takes packets apart and makes them, `mrc.dissect`
+does so for scapy; each is imported by its own name. Works on asyncio and on uvloop.
+"""
 
 from mrc.config import Config
 from mrc.connection import (
@@ -37,8 +48,11 @@ from mrc.events import (
     PlaneLost,
     PlaneRecovered,
 )
+from mrc.link import PairedPlane
 from mrc.listener import Listener, listen
 from mrc.memory import RemoteRegion
+
+__version__ = "0.1.0"
 
 __all__ = [
     "AfterForkError",
@@ -63,6 +77,7 @@ __all__ = [
     "MemoryRegion",
     "Message",
     "MessageTooLarge",
+    "PairedPlane",
     "PathBad",
     "PathGood",
     "PathStats",
@@ -72,6 +87,11 @@ __all__ = [
     "ProtocolError",
     "RemoteAccessError",
     "RemoteRegion",
+    "__version__",
     "connect",
     "listen",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -4,21 +4,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
-import sys
-import warnings
 from collections.abc import AsyncIterator, Generator, Sequence
 from dataclasses import fields
 from types import TracebackType
 from typing import Any
 
-from mrc import establish
+from mrc import establish, unclosed
 from mrc._native import PLANE_REASONS, PLANE_STATES
 from mrc.config import Config
-from mrc.control import parse_target
-from mrc.endpoint import Endpoint
+from mrc.control import parse_targets
+from mrc.endpoint import Endpoint, endpoint_for
 from mrc.errors import (
     ConcurrencyError,
+    ConfigError,
     ConnectionClosedOK,
     ConnectionLost,
     MessageTooLarge,
@@ -26,7 +26,7 @@ from mrc.errors import (
 from mrc.events import ConnectionStats, Event, PathStats
 from mrc.handshake import Kind
 from mrc.link import Link, PairedPlane
-from mrc.memory import RemoteRegion, check_immediate, describe, flat
+from mrc.memory import RemoteRegion, check_immediate, describe, flat, writable
 from mrc.messages import Messages, Sending
 
 __all__ = [
@@ -40,7 +40,9 @@ __all__ = [
 
 
 class Message:
-    """A received message. It is the caller's alone.
+    """A received message: `bytes(message)`, `len(message)`, or without a copy `message.data`.
+
+    It is the caller's alone.
 
     Attributes:
         data: The bytes; writable when the message was large.
@@ -50,8 +52,8 @@ class Message:
     __slots__ = ("data", "imm")
 
     def __init__(self, data: Any, imm: int | None) -> None:
-        self.data = memoryview(data)
-        self.imm = imm
+        self.data: memoryview = memoryview(data)
+        self.imm: int | None = imm
 
     def __len__(self) -> int:
         return len(self.data)
@@ -70,11 +72,23 @@ class Completion:
     what `Connection.send` raises. Cancelling who awaits does not cancel the send.
     """
 
-    __slots__ = ("_link", "_sending")
+    __slots__ = ("_link", "_sending", "_size")
 
-    def __init__(self, link: Link, sending: Sending) -> None:
+    def __init__(self, link: Link, sending: Sending, size: int) -> None:
         self._link = link
         self._sending = sending
+        self._size = size
+
+    def __repr__(self) -> str:
+        waiter = self._sending.waiter
+        if not waiter.done():
+            state = "under way" if self._sending.started else "waiting"
+        elif waiter.cancelled():
+            state = "withdrawn"
+        else:
+            error = waiter.exception()
+            state = "done" if error is None else f"failed: {error}"
+        return f"<mrc.Completion of {self._size} bytes, {state}>"
 
     def __await__(self) -> Generator[Any, None, None]:
         return asyncio.shield(self._sending.waiter).__await__()
@@ -84,7 +98,12 @@ class Completion:
         return bool(self._sending.waiter.done())
 
     def cancel(self) -> bool:
-        """Withdraws the message. False: it has begun, and will be delivered whole."""
+        """Withdraws the message, as long as none of it has been sent.
+
+        Returns:
+            Whether it is withdrawn: who awaits it gets CancelledError. False: it has begun, and
+            will be delivered whole, or it has ended.
+        """
         if not self._link.withdraw(self._sending):
             return False
         return bool(self._sending.waiter.cancel())
@@ -93,21 +112,26 @@ class Completion:
 class MemoryRegion:
     """A buffer lent to the peer; a context manager.
 
-    The buffer stays exported until `close`, and must not be read before the peer has said, as by
-    an immediate, that it is written.
+    It is lent until `close`, or the connection's end, and cannot be resized until then. Its bytes
+    must not be read before the peer has said, as by an immediate, that they are written: packets
+    come in any order.
 
     Attributes:
-        descriptor: What the peer needs, for `Connection.remote`; send it to it.
+        descriptor: 24 bytes that the peer needs, for `Connection.remote`; send them to it. Who
+            knows them may write, in this connection.
     """
 
     def __init__(self, link: Link, buffer: Any) -> None:
-        view = flat(buffer)
-        if view.readonly:
-            raise BufferError("a memory region must be writable: give a bytearray, not bytes")
+        view = writable(buffer, "a memory region")
         self._link = link
         self._size = len(view)
+        self._closed = False
         va, self._key = link.register(view)
-        self.descriptor = describe(key=self._key, va=va, size=self._size)
+        self.descriptor: bytes = describe(key=self._key, va=va, size=self._size)
+
+    def __repr__(self) -> str:
+        over = self._closed or self._link.error is not None
+        return f"<mrc.MemoryRegion of {self._size} bytes, {'revoked' if over else 'lent'}>"
 
     def __len__(self) -> int:
         return self._size
@@ -119,27 +143,40 @@ class MemoryRegion:
         self.close()
 
     def close(self) -> None:
-        """Revokes it at once: a later write of the peer ends in RemoteAccessError there."""
-        self._link.deregister(self._key)
+        """Revokes it at once: when it returns nothing is written there any more.
+
+        A later write of the peer ends in RemoteAccessError there, and breaks the connection. Once
+        is enough.
+        """
+        if not self._closed:
+            self._closed = True
+            self._link.deregister(self._key)
 
 
 class Connection:
     """A reliable connection over all planes that two hosts have in common.
 
-    An async context manager: closes on success, aborts on an exception. Any number of sends may
-    run at once; messages arrive in the order of the calls. One `recv` at a time. All methods belong
-    to the loop that made the connection.
+    Made by `connect` and `Listener.accept`. An async context manager: closes on success, aborts on
+    an exception. Any number of sends may run at once; messages arrive in the order of the calls.
+    One `recv` at a time. All methods belong to the loop that made the connection; in a child of
+    fork() they raise AfterForkError, but for `close` and `abort`, which do nothing there.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, endpoint: Endpoint, made: unclosed.Site) -> None:
         self._link = link
+        self._endpoint = endpoint
+        self._made = made
         self._receiving = False
+        self._watching = False
+        self._turn = asyncio.Lock()
         self._process = os.getpid()
-        frame = sys._getframe(1)
-        self._made_at = f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else "open"
+        error = self._link.error
+        if error is not None:
+            state = f"lost: {error}" if isinstance(error, ConnectionLost) else "closed"
+        else:
+            state = "closing" if self.closed else "open"
         return f"<mrc.Connection to {self._link.peer_name}, {state}>"
 
     async def __aenter__(self) -> Connection:
@@ -160,11 +197,9 @@ class Connection:
         link = getattr(self, "_link", None)
         if link is None or link.error is not None or os.getpid() != self._process:
             return
+        unclosed.warn(self, self._made)
         if not link.loop.is_closed():
             self.abort()
-        warnings.warn(
-            f"connection made at {self._made_at} was not closed", ResourceWarning, stacklevel=1
-        )
 
     # Messages.
 
@@ -177,11 +212,12 @@ class Connection:
         Args:
             data: Anything contiguous with the buffer protocol. Not copied when large: leave it as
                 it is until this returns (after a cancellation: until it has been delivered).
-            imm: 32 bits that come with the message.
+            imm: An integer of 32 bits that comes with the message.
 
         Raises:
-            ConnectionClosedOK: Either side has closed.
+            ConnectionClosedOK: Either side has closed; the message was not sent.
             ConnectionLost: The connection broke; whether the message arrived is not known.
+            TypeError: `data` is no buffer, or `imm` no integer.
             ValueError: `imm` is out of range, or the buffer is not contiguous.
         """
         sending = self._link.send(flat(data), check_immediate(imm))
@@ -195,26 +231,26 @@ class Connection:
             raise
 
     async def post_send(self, data: Any, *, imm: int | None = None) -> Completion:
-        """Begins to send a message, after waiting while `max_inflight` bytes are under way.
+        """Begins to send a message; waits first while `max_inflight` bytes are under way.
+
+        Args:
+            data: As `send`: leave it as it is until the completion has ended.
+            imm: As `send`.
+
+        Returns:
+            What to await for the message's acknowledgement.
 
         Raises:
             ConnectionClosedOK: Either side has closed.
             ConnectionLost: The connection broke.
+            TypeError: `data` is no buffer, or `imm` no integer.
             ValueError: `imm` is out of range, or the buffer is not contiguous.
         """
         view, imm = flat(data), check_immediate(imm)
         link, size = self._link, len(view)
-        most = link.endpoint.config.max_inflight
-        link.check_open()
-        while link.inflight and link.inflight + size > most:
-            waiter: asyncio.Future[None] = link.loop.create_future()
-            link.room.append(waiter)
-            try:
-                await waiter
-            finally:
-                link.room.remove(waiter)
-            link.check_open()
-        sending = link.send(view, imm)
+        async with self._turn:  # else small ones would pass by large ones for ever
+            await self._room_for(size)
+            sending = link.send(view, imm)
         link.inflight += size
 
         def ended(_: object) -> None:
@@ -222,7 +258,19 @@ class Connection:
             link.wake_room()
 
         sending.waiter.add_done_callback(ended)
-        return Completion(link, sending)
+        return Completion(link, sending, size)
+
+    async def _room_for(self, size: int) -> None:
+        link = self._link
+        link.check_open()
+        while link.inflight and link.inflight + size > link.endpoint.config.max_inflight:
+            waiter: asyncio.Future[None] = link.loop.create_future()
+            link.room.append(waiter)
+            try:
+                await waiter
+            finally:
+                link.room.remove(waiter)
+            link.check_open()
 
     async def recv(self) -> Message:
         """The next message. Cancelling loses nothing.
@@ -244,7 +292,9 @@ class Connection:
             self._end_receive()
 
     async def recv_into(self, buffer: Any) -> int:
-        """Receives the next message into `buffer`; returns its size in bytes.
+        """Receives the next message into the beginning of `buffer`; returns its size in bytes.
+
+        Its immediate, if it has one, is not told: use `recv` for those.
 
         A large message that has not begun to arrive is placed there by the transport, without a
         copy. After a cancellation the buffer stays exported, and may be written to, until the
@@ -253,13 +303,13 @@ class Connection:
         Raises:
             MessageTooLarge: It does not fit, and stays queued.
             BufferError: The buffer is read-only.
+            TypeError: It is no buffer.
+            ValueError: It is not contiguous.
             ConnectionClosedOK: The connection was closed, and every message has been received.
             ConnectionLost: It broke, and every whole message has been received.
             ConcurrencyError: Another `recv` or `recv_into` is running.
         """
-        view = flat(buffer)
-        if view.readonly:
-            raise BufferError("recv_into needs a writable buffer: a bytearray, not bytes")
+        view = writable(buffer, "the buffer of recv_into")
         messages = self._begin_receive()
         try:
             while True:
@@ -287,8 +337,7 @@ class Connection:
 
     def _check_receive(self) -> None:
         link = self._link
-        if link.error is not None:
-            raise link.error
+        link.check_alive()
         if link.closing or link.messages.peer_has_closed:
             raise ConnectionClosedOK("the connection is closed")
 
@@ -317,9 +366,15 @@ class Connection:
     def register(self, buffer: Any) -> MemoryRegion:
         """Lends a writable buffer to this peer, which may write to it until it is closed.
 
+        Args:
+            buffer: Anything contiguous that can be written to. It is exported until then.
+
         Raises:
             BufferError: It is read-only.
+            TypeError: It is no buffer.
+            ValueError: It is not contiguous.
             ConnectionClosed: The connection is.
+            MRCError: The endpoint has no room for it: see `Config.max_regions`.
         """
         self._link.check_open()
         return MemoryRegion(self._link, buffer)
@@ -329,6 +384,7 @@ class Connection:
 
         Raises:
             ProtocolError: It is no descriptor.
+            TypeError: It is not even bytes-like.
         """
         return RemoteRegion.from_descriptor(descriptor)
 
@@ -337,14 +393,19 @@ class Connection:
 
         Args:
             src: Anything contiguous with the buffer protocol; leave it as it is until then.
-            remote: Where to; at least as large.
+            remote: Where to, from its beginning on; at least as large.
             imm: Given, an empty message with it follows for the peer's `recv`, behind the data.
 
         Raises:
-            RemoteAccessError: The peer does not lend this memory (any more); the connection breaks.
-            ConnectionClosed: As `send`.
+            RemoteAccessError: The peer does not lend this memory (any more). Nothing was written,
+                and the connection breaks: on both sides ConnectionLost, "remote access refused".
+            ConnectionClosedOK: Either side has closed; nothing was written.
+            ConnectionLost: The connection broke; what was written is not known.
+            TypeError: `src` is no buffer, `remote` no remote region, or `imm` no integer.
             ValueError: `src` is larger than `remote`, or `imm` is out of range.
         """
+        if not isinstance(remote, RemoteRegion):
+            raise TypeError(f"remote is what `Connection.remote` returns, not {remote!r}")
         view = flat(src)
         if len(view) > len(remote):
             raise ValueError(f"{len(view)} bytes do not fit a remote region of {len(remote)}")
@@ -354,8 +415,12 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is over, one way or the other."""
-        return self._link.error is not None
+        """Whether nothing can be sent any more: either side has closed it, or it broke.
+
+        What had arrived before can still be received.
+        """
+        link = self._link
+        return link.error is not None or link.closing or link.messages.peer_has_closed
 
     @property
     def peer(self) -> str:
@@ -375,7 +440,7 @@ class Connection:
     @property
     def endpoint(self) -> Endpoint:
         """The endpoint it belongs to."""
-        return self._link.endpoint
+        return self._endpoint
 
     def paths(self) -> tuple[PathStats, ...]:
         """Every plane of this connection as it is now.
@@ -422,29 +487,55 @@ class Connection:
         """What happens to the paths, from the connection's start on; ends with the connection.
 
         The last 1024 are kept for who comes late; each is given once.
+
+        Raises:
+            ConcurrencyError: Another one is waiting for the next event.
         """
-        while (event := await self._link.next_event()) is not None:
+        while (event := await self._next_event()) is not None:
             yield event
 
+    async def _next_event(self) -> Event | None:
+        self._link.check_process()
+        if self._watching:
+            raise ConcurrencyError("another one is waiting for this connection's next event")
+        self._watching = True
+        try:
+            return await self._link.next_event()
+        finally:
+            self._watching = False
+
     def disable_plane(self, name: str) -> None:
-        """Takes a plane of the endpoint out of use for data (on all its connections)."""
-        self._link.endpoint.disable_plane(name)
+        """Takes a plane of the endpoint out of use for data, on all its connections.
+
+        Raises:
+            ConfigError: There is no such plane.
+        """
+        self._endpoint.disable_plane(name)
 
     def enable_plane(self, name: str) -> None:
-        """Gives it back."""
-        self._link.endpoint.enable_plane(name)
+        """Gives it back.
+
+        Raises:
+            ConfigError: There is no such plane.
+        """
+        self._endpoint.enable_plane(name)
 
     # The end.
 
     async def close(self, *, timeout: float = 10.0) -> None:  # noqa: ASYNC109 - as promised
         """Closes in good order: what was sent is delivered first. Once is enough.
 
+        Cancelled, it aborts.
+
         Args:
-            timeout: Seconds until what is left is given up.
+            timeout: Seconds, more than 0, until what is left is given up.
 
         Raises:
-            ConnectionLost: The time was up with messages unsent; they are lost.
+            ConnectionLost: The time was up, or the connection broke, before the peer had
+                acknowledged all messages.
+            ConfigError: `timeout` is no such number.
         """
+        check_timeout(timeout)
         link = self._link
         if os.getpid() != self._process or link.error is not None:
             return
@@ -455,19 +546,22 @@ class Connection:
                 while link.error is None:
                     await asyncio.shield(link.ended)
         except TimeoutError:
-            unsent = not link.messages.idle
-            if not unsent:
+            if link.close_sent:
                 link.end(ConnectionClosedOK("the connection is closed"), Kind.CLOSE)
-                return
-            lost = ConnectionLost("aborted", f"unsent messages after {timeout} s of closing")
-            link.end(lost)
-            raise lost from None
+            else:
+                what = f"unsent messages after {timeout} s of closing"
+                link.end(ConnectionLost("aborted", what))
         except BaseException:
             self.abort()
             raise
+        if isinstance(link.error, ConnectionLost) and not link.close_sent:
+            raise link.end_told()
 
     def abort(self) -> None:
-        """Ends it at once: nothing is flushed, and the peer sees `ConnectionLost`."""
+        """Ends it at once: nothing is flushed, and the peer sees `ConnectionLost`.
+
+        Calls that wait raise the same here. Once is enough, and after `close` nothing happens.
+        """
         if os.getpid() == self._process:
             self._link.end(ConnectionLost("aborted", "by this side"))
 
@@ -482,22 +576,28 @@ class Connecting:
         self._endpoint = endpoint
         self._timeout = timeout
         self._owns = owns
+        self._made = unclosed.here()
         self._connection: Connection | None = None
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{host} port {port}" for host, port in self._targets)
+        return f"<mrc.Connecting to {names}: await it, or enter it by `async with`>"
 
     def __await__(self) -> Generator[Any, None, Connection]:
         return self._connect().__await__()
 
     async def _connect(self) -> Connection:
+        hub = self._endpoint._hub
         try:
-            await self._endpoint.start()
-            link = await establish.connect(self._endpoint, self._targets, timeout=self._timeout)
+            await hub.start()
+            link = await establish.connect(hub, self._targets, timeout=self._timeout)
         except BaseException:
             if self._owns:
-                self._endpoint.close_now()
+                hub.close()
             raise
         if self._owns:
-            self._endpoint.close_when_unused()
-        return Connection(link)
+            hub.close_when_unused()
+        return Connection(link, self._endpoint, self._made)
 
     async def __aenter__(self) -> Connection:
         self._connection = await self._connect()
@@ -523,23 +623,44 @@ def connect(
 ) -> Connecting:
     """Connects to a peer that listens: `await mrc.connect(...)` or `async with mrc.connect(...)`.
 
+        async with mrc.connect("b.example") as connection:
+            await connection.send(b"hello")
+
+    Cancelling leaves nothing behind.
+
     Args:
         target: `host`, `host:port`, `[v6]:port` or `mrc://host:port`, or several that are one peer.
-        planes: Interfaces to carry data, `[ID=]INTERFACE[/ADDRESS]`; None: all that can.
-        config: Settings of the endpoint.
-        timeout: Seconds until it must carry data.
+        planes: Interfaces to carry data, each as `[ID=]INTERFACE[/ADDRESS]`; None: all that can.
+            ID is what both hosts call the plane, where subnets do not tell.
+        config: Settings of the endpoint; None: the defaults.
+        timeout: Seconds, more than 0, until it must carry data. Finding and opening the planes
+            comes before.
         endpoint: To share; then neither `planes` nor `config` may be given.
 
-    Raises (when awaited):
-        CapabilityError: This process may not open raw sockets.
-        ConfigError: A plane or target is not what it should be.
+    Raises:
+        ConfigError: At once: `target` or `timeout` is not what it should be.
+        TypeError, ValueError: At once: an argument is of another type, or contradicts another.
+        CapabilityError: When awaited, as what follows: this process may not open raw sockets.
+        ConfigError: An interface of `planes` does not exist, or nothing can be a plane.
         ConnectRefused: Nobody listens there.
         ConnectTimeout: Nobody answered in time, or no plane carries data.
-        HandshakeError: They answered, but cannot be talked to, or have no plane in common.
+        HandshakeError: There is no such host, or no way to it; it answered, but cannot be talked
+            to, or has no plane in common with this one.
+        ConcurrencyError: `endpoint` belongs to another event loop.
+        OSError: The system refused something else.
     """
-    if endpoint is not None and (planes is not None or config is not None):
-        raise ValueError("planes and config are the endpoint's: give them to Endpoint()")
-    names = [target] if isinstance(target, str) else list(target)
-    targets = [parse_target(name) for name in names]
-    owns = endpoint is None
-    return Connecting(targets, endpoint or Endpoint(planes, config), timeout=timeout, owns=owns)
+    made = endpoint_for(planes, config, endpoint)
+    check_timeout(timeout)
+    targets = parse_targets(target)
+    return Connecting(targets, made, timeout=timeout, owns=endpoint is None)
+
+
+def check_timeout(timeout: float) -> None:
+    """Refuses what is no time to wait.
+
+    Raises:
+        ConfigError: It is not a number, not more than 0, or endless.
+    """
+    fits = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not fits or not 0 < timeout < math.inf:
+        raise ConfigError(f"timeout = {timeout!r} is not a number of seconds, more than 0")

@@ -24,7 +24,7 @@ from mrc.link import Link, PairedPlane
 from mrc.planes import RemotePlane, next_hop, pair
 
 if TYPE_CHECKING:
-    from mrc.endpoint import Endpoint
+    from mrc.hub import Hub
 
 __all__ = ["accept", "connect"]
 
@@ -66,7 +66,7 @@ def _check_version(setup: Setup) -> None:
 
 
 def _setup(
-    endpoint: Endpoint,
+    endpoint: Hub,
     link: Link,
     planes: tuple[RemotePlane, ...],
     pairs: Sequence[tuple[int, int]] = (),
@@ -81,7 +81,7 @@ def _setup(
     )
 
 
-def _mtu(endpoint: Endpoint, link_mtus: Sequence[int]) -> int:
+def _mtu(endpoint: Hub, link_mtus: Sequence[int]) -> int:
     fitting = handshake.fit_mtu(link_mtus)
     return min(fitting, endpoint.config.mtu or fitting)
 
@@ -109,7 +109,7 @@ def _notices(
 
 
 async def _pair_with_hops(
-    endpoint: Endpoint, pairs: Iterable[tuple[RemotePlane, RemotePlane]]
+    endpoint: Hub, pairs: Iterable[tuple[RemotePlane, RemotePlane]]
 ) -> list[PairedPlane]:
     """Those pairs that there is a way for, with the next hop of each."""
     paired = []
@@ -136,7 +136,7 @@ async def _pair_with_hops(
 
 
 async def connect(
-    endpoint: Endpoint,
+    endpoint: Hub,
     targets: list[tuple[str, int]],
     *,
     timeout: float,  # noqa: ASYNC109 - what was not reached in time is told
@@ -191,7 +191,7 @@ def _timed_out(where: str, timeout: float, control: Control | None, link: Link |
 
 
 async def _greet(
-    endpoint: Endpoint, link: Link, control: Control, ours: tuple[RemotePlane, ...]
+    endpoint: Hub, link: Link, control: Control, ours: tuple[RemotePlane, ...]
 ) -> None:
     """HELLO and WELCOME, from the connector's side."""
     control.write(handshake.encode_setup(Kind.HELLO, _setup(endpoint, link, ours)))
@@ -218,7 +218,7 @@ async def _greet(
     await _when_there_is_room(lambda: link.begin(control, welcome, planes))
 
 
-async def accept(endpoint: Endpoint, control: Control) -> Link | None:
+async def accept(endpoint: Hub, control: Control) -> Link | None:
     """Answers one connector; None: it came to nothing, which was logged."""
     link: Link | None = None
     try:
@@ -261,7 +261,7 @@ def _refuse(control: Control, refusal: Refusal) -> None:
     control.write(handshake.encode(Kind.REFUSE, body))
 
 
-async def _welcome(endpoint: Endpoint, control: Control, hello: Setup) -> Link:
+async def _welcome(endpoint: Hub, control: Control, hello: Setup) -> Link:
     ours = await endpoint.describe()
     pairs = pair(ours, hello.planes)
     planes = await _pair_with_hops(endpoint, pairs)

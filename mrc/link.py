@@ -9,6 +9,7 @@ the two small tasks that watch the control connection and confirm a crash.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections import deque
@@ -34,7 +35,7 @@ from mrc.handshake import Kind, Lent
 from mrc.messages import Limits, Messages, Sending, lent_size
 
 if TYPE_CHECKING:
-    from mrc.endpoint import Endpoint
+    from mrc.hub import Hub
 
 __all__ = ["Link", "PairedPlane"]
 
@@ -56,12 +57,31 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class PairedPlane:
-    """A plane of ours and the peer's end of it."""
+    """A plane of ours and the peer's end of it.
+
+    Attributes:
+        name: Of our interface.
+        local: How the engine knows it.
+        local_address: Ours.
+        remote_name: Of the peer's interface.
+    """
 
     name: str
     local: PeerPlane
     local_address: str
     remote_name: str
+
+    def __repr__(self) -> str:
+        ours, theirs = (
+            f"{self.name} {self.local_address}",
+            f"{self.remote_name} {self.peer_address}",
+        )
+        return f"<mrc.PairedPlane {ours} to {theirs}>"
+
+    @property
+    def peer_address(self) -> str:
+        """The peer's address."""
+        return str(self.local.address)
 
 
 class Link:
@@ -70,9 +90,10 @@ class Link:
     Attributes:
         error: Why it is over; None while it is not.
         notices: What a person should know of the set-up, as planes left out.
+        close_sent: All of ours was acknowledged, and the peer is told that no more comes.
     """
 
-    def __init__(self, endpoint: Endpoint, *, mtu: int) -> None:
+    def __init__(self, endpoint: Hub, *, mtu: int) -> None:
         config = endpoint.config
         self.endpoint = endpoint
         self.engine = endpoint.engine
@@ -112,7 +133,7 @@ class Link:
         self._pending: set[Sending] = set()
         self._pins: dict[int, Pin] = {}
         self._backlog: deque[tuple[Any, ...]] = deque()
-        self._close_sent = False
+        self.close_sent = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspicion = ""
         self._plane_up: asyncio.Future[None] | None = None
@@ -248,7 +269,12 @@ class Link:
         """Raises if there is no queue pair any more."""
         self.check_process()
         if self.error is not None:
-            raise self.error
+            raise self.end_told()
+
+    def end_told(self) -> ConnectionClosed:
+        """`error` for one who asks: raised itself, it would keep the frames of who caught it."""
+        assert self.error is not None
+        return copy.copy(self.error)
 
     def check_open(self) -> None:
         """Raises what a new send must raise, if anything."""
@@ -296,7 +322,7 @@ class Link:
             self._tell(kind(time=event.time / 1e9, plane=name, ev=event.ev))
 
     def _on_broken(self, status: int) -> None:
-        if self.messages.peer_has_closed or self._close_sent:
+        if self.messages.peer_has_closed or self.close_sent:
             self.end(ConnectionClosedOK("the connection is closed"))
             return
         reason = _REASONS.get(status, "protocol error")
@@ -347,7 +373,7 @@ class Link:
                 if stats["state"] == _PLANE_UP:
                     return
             await self._plane_up
-        raise self.error
+        raise self.end_told()
 
     # The end.
 
@@ -367,8 +393,8 @@ class Link:
         """The steps of a clean close, each once what came before is acknowledged."""
         if self.error is not None or not self.messages.idle:
             return
-        if not self._close_sent:
-            self._close_sent = True
+        if not self.close_sent:
+            self.close_sent = True
             self.messages.close()
         elif self.messages.peer_has_closed:
             self.end(ConnectionClosedOK("the connection is closed"), Kind.CLOSE)
@@ -393,13 +419,13 @@ class Link:
         self._backlog.clear()
         for task in self._tasks:
             task.cancel()
-        self._release_waiters(error)
+        self._release_waiters()
         self.endpoint.forget(self)
 
-    def _release_waiters(self, error: ConnectionClosed) -> None:
+    def _release_waiters(self) -> None:
         for sending in self._pending:
             if sending.waiter is not None and not sending.waiter.done():
-                _fail(sending.waiter, error)
+                _fail(sending.waiter, self.end_told())
             sending.data = None
         self._pending.clear()
         self.arrived()

@@ -6,16 +6,17 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import warnings
+import weakref
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from types import TracebackType
 
-from mrc import establish, handshake
+from mrc import establish, handshake, unclosed
 from mrc.config import Config
 from mrc.connection import Connection
 from mrc.control import DEFAULT_PORT, Control, bind, parse_target
-from mrc.endpoint import Endpoint
-from mrc.errors import ConnectionClosedOK, ConnectionLost
+from mrc.endpoint import Endpoint, endpoint_for
+from mrc.errors import ConfigError, ConnectionClosedOK, ConnectionLost
 from mrc.handshake import Kind
 from mrc.link import Link
 
@@ -25,8 +26,11 @@ __all__ = ["Listener", "listen"]
 class Listener:
     """Waits for peers: an async context manager, and an async iterator of connections.
 
+    Made by `listen`. All its methods belong to the loop that started it.
+
     Attributes:
-        port: Of the control connections; the one that the system chose, if 0 was asked for.
+        port: TCP port of the control connections; once it is started the one that the system
+            chose, if 0 was asked for.
     """
 
     def __init__(
@@ -37,11 +41,18 @@ class Listener:
         self._endpoint = endpoint
         self._owns = owns
         self._backlog = backlog
+        self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._setups: set[asyncio.Task[None]] = set()
         self._ready: asyncio.Queue[Link | None] = asyncio.Queue()
-        self._open = False
+        self._open = self._closed = False
+        self._starting = asyncio.Lock()
+        self._made = unclosed.here()
         self._process = os.getpid()
+
+    def __repr__(self) -> str:
+        where = f"{self._host or 'all addresses'} port {self.port}"
+        return f"<mrc.Listener on {where}, {'open' if self._open else 'not listening'}>"
 
     @property
     def endpoint(self) -> Endpoint:
@@ -49,33 +60,48 @@ class Listener:
         return self._endpoint
 
     async def start(self) -> None:
-        """Listens from now on. Once is enough; `async with` does it.
+        """Listens from now on. Once is enough; `async with` does it. Cancelling leaves nothing.
 
         Raises:
             CapabilityError: This process may not open raw sockets.
-            ConfigError: Nothing can be a plane.
+            ConfigError: An interface of `planes` does not exist, or nothing can be a plane.
+            HandshakeError: The name of the host has no address.
+            ConcurrencyError: The endpoint belongs to another event loop.
+            ConnectionClosedOK: The listener was closed.
             OSError: The port is taken, or the address is not ours.
         """
-        if self._open:
-            return
+        async with self._starting:
+            if self._open:
+                return
+            if self._closed:
+                raise ConnectionClosedOK("the listener is closed")
+            try:
+                await self._start()
+            except BaseException:
+                self._stop()
+                if self._owns:
+                    self._endpoint._hub.close()
+                raise
+            self._open = True
+            self._endpoint._hub.listeners.add(self)
+
+    async def _start(self) -> None:
         await self._endpoint.start()
-        sockets: list[socket.socket] = []
-        try:
-            sockets = await bind(self._host, self.port, self._backlog)
-            self.port = sockets[0].getsockname()[1]
-            for sock in sockets:
-                server = await asyncio.start_server(
-                    self._on_client, sock=sock, backlog=self._backlog
-                )
-                self._servers.append(server)
-        except BaseException:
-            for sock in sockets:
-                sock.close()
-            if self._owns:
-                self._endpoint.close_now()
-            raise
-        self._open = True
-        self._endpoint.listeners.add(self)
+        self._sockets = await bind(self._host, self.port, self._backlog)
+        self.port = self._sockets[0].getsockname()[1]
+        # Weakly, or a listener that is forgotten would be kept by its own servers.
+        on_client = partial(_on_client, weakref.ref(self))
+        for sock in self._sockets:
+            server = await asyncio.start_server(on_client, sock=sock, backlog=self._backlog)
+            self._servers.append(server)
+
+    def _stop(self) -> None:
+        for server in self._servers:
+            server.close()
+        for sock in self._sockets:
+            sock.close()
+        self._servers.clear()
+        self._sockets.clear()
 
     async def __aenter__(self) -> Listener:
         await self.start()
@@ -91,10 +117,10 @@ class Listener:
 
     def __del__(self) -> None:
         if getattr(self, "_open", False) and os.getpid() == self._process:
-            warnings.warn(f"listener {self!r} was not closed", ResourceWarning, stacklevel=1)
+            unclosed.warn(self, self._made)
+            self.close_now()
 
-    async def _on_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        control = Control(reader, writer)
+    async def _on_client(self, control: Control) -> None:
         if len(self._setups) + self._ready.qsize() >= self._backlog or not self._open:
             body = {"code": "busy", "text": "too many connections wait to be accepted"}
             control.write(handshake.encode(Kind.REFUSE, body))
@@ -104,7 +130,7 @@ class Listener:
         assert task is not None
         self._setups.add(task)
         try:
-            link = await establish.accept(self._endpoint, control)
+            link = await establish.accept(self._endpoint._hub, control)
         except BaseException:
             control.close()
             raise
@@ -117,11 +143,14 @@ class Listener:
                 link.end(ConnectionLost("aborted", "the listener was closed"))
 
     async def accept(self) -> Connection:
-        """The next connection.
+        """The next connection. Cancelling loses none.
+
+        Any number of tasks may wait. Starts the listener if it is not, with the errors of that.
 
         Raises:
             ConnectionClosedOK: The listener is closed.
         """
+        made = unclosed.here()
         await self.start()
         while True:
             link = await self._ready.get()
@@ -129,7 +158,7 @@ class Listener:
                 self._ready.put_nowait(None)
                 raise ConnectionClosedOK("the listener is closed")
             if link.error is None or link.messages.head is not None:
-                return Connection(link)
+                return Connection(link, self._endpoint, made)
 
     async def __aiter__(self) -> AsyncIterator[Connection]:
         while True:
@@ -139,20 +168,21 @@ class Listener:
                 return
 
     async def close(self) -> None:
-        """Listens no more. Accepted connections live on.
+        """Listens no more. Once is enough. Accepted connections live on.
 
-        An endpoint that the listener made for itself goes with the last of them.
+        Those that wait for `accept` are aborted. An endpoint that the listener made for itself
+        goes with the last of its connections.
         """
         self.close_now()
 
     def close_now(self) -> None:
-        """The same, without a loop."""
-        if not self._open:
+        """The same, for who cannot await."""
+        self._closed = True
+        if not self._open or os.getpid() != self._process:
             return
         self._open = False
-        self._endpoint.listeners.discard(self)
-        for server in self._servers:
-            server.close()
+        self._endpoint._hub.listeners.discard(self)
+        self._stop()
         for task in self._setups:
             task.cancel()
         while not self._ready.empty():
@@ -161,7 +191,17 @@ class Listener:
                 link.end(ConnectionLost("aborted", "the listener was closed"))
         self._ready.put_nowait(None)
         if self._owns:
-            self._endpoint.close_when_unused()
+            self._endpoint._hub.close_when_unused()
+
+
+async def _on_client(
+    reference: weakref.ref[Listener], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    control, listener = Control(reader, writer), reference()
+    if listener is None:
+        control.close()
+    else:
+        await listener._on_client(control)
 
 
 def listen(
@@ -175,18 +215,34 @@ def listen(
 ) -> Listener:
     """Listens for connections: `async with mrc.listen() as listener`.
 
+        async with mrc.listen() as listener:
+            async for connection in listener:
+                ...
+
     Args:
         host: Address or name for the control connections, or a whole `mrc://host:port`; None: all
             addresses of this machine.
-        port: TCP port for them; 0: any that is free.
-        planes: Interfaces to carry data, `[ID=]INTERFACE[/ADDRESS]`; None: all that can.
-        config: Settings of the endpoint.
+        port: TCP port for them, 0..65535; 0: any that is free.
+        planes: Interfaces to carry data, each as `[ID=]INTERFACE[/ADDRESS]`; None: all that can.
+            ID is what both hosts call the plane, where subnets do not tell.
+        config: Settings of the endpoint; None: the defaults.
         endpoint: To share; then neither `planes` nor `config` may be given.
-        backlog: Connections that may wait for `accept`; more are refused as busy.
+        backlog: Connections that may wait for `accept`, 1 or more; others are refused as busy,
+            which is a HandshakeError at their `connect`.
+
+    Raises:
+        ConfigError: At once: `host`, `port` or `backlog` is not what it should be.
+        TypeError, ValueError: At once: an argument is of another type, or contradicts another.
+        MRCError, OSError: When it is started: see `Listener.start`.
     """
-    if endpoint is not None and (planes is not None or config is not None):
-        raise ValueError("planes and config are the endpoint's: give them to Endpoint()")
+    made = endpoint_for(planes, config, endpoint)
+    _check_range("port", port, 0, 65535)
+    _check_range("backlog", backlog, 1, 65535)
     if host is not None:
         host, port = parse_target(host, port)
-    owns = endpoint is None
-    return Listener(host, port, endpoint or Endpoint(planes, config), backlog=backlog, owns=owns)
+    return Listener(host, port, made, backlog=backlog, owns=endpoint is None)
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(f"{name} = {value!r} is not an integer of {low}..{high}")

@@ -23,24 +23,28 @@ import math
 import os
 import socket
 import time
-import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from mrc import _native, handshake
+from mrc import _native, handshake, unclosed
 from mrc._native import Engine, EngineEvent, PeerPlane, Pin
 from mrc.config import Config
 from mrc.errors import ConfigError, HandshakeError, MRCError, ProtocolError
 from mrc.handshake import Kind, Lent, Setup
-from mrc.memory import RemoteRegion, check_immediate, describe, flat
+from mrc.memory import RemoteRegion, check_immediate, describe, flat, writable
 from mrc.planes import LocalPlane, RemotePlane, discover, next_hop, pair
 
-__all__ = ["MR", "QP", "Context", "Event", "RemoteRegion", "exchange"]
+__all__ = ["MAX_WRITE", "MR", "QP", "Context", "Event", "RemoteRegion", "exchange"]
 
 MAX_WRITE: Final = 1 << 30
 """Bytes of one write."""
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 _KINDS: Final = {
     _native.EVENT_QP: "qp",
@@ -81,10 +85,19 @@ class MR:
     """
 
     def __init__(self, engine: Engine, buffer: Any, domain: int) -> None:
-        view = flat(buffer)
+        view = writable(buffer, "a memory region")
         va, self._key = engine.register(view, domain)
         self._engine = engine
-        self.descriptor = describe(key=self._key, va=va, size=len(view))
+        self._size = len(view)
+        self._closed = False
+        self.descriptor: bytes = describe(key=self._key, va=va, size=self._size)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __repr__(self) -> str:
+        over = self._closed or self._engine.closed
+        return f"<mrc.verbs.MR of {self._size} bytes, {'revoked' if over else 'lent'}>"
 
     def __enter__(self) -> MR:
         return self
@@ -93,8 +106,10 @@ class MR:
         self.close()
 
     def close(self) -> None:
-        """Revokes it: nothing is written there any more."""
-        self._engine.deregister(self._key)
+        """Revokes it: nothing is written there any more. Once is enough."""
+        if not self._closed:
+            self._closed = True
+            self._engine.deregister(self._key)
 
 
 class QP:
@@ -102,18 +117,19 @@ class QP:
 
     Attributes:
         attributes: Everything that the peer needs for its `connect`, as bytes.
+        number: Its QPN, 24 bits.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._engine = context.engine
+        self._engine = context._engine
         config = context.config
-        self._planes = context.describe()
+        self._planes = context._describe()
         if not self._planes:
             raise HandshakeError("no plane has an IP address now")
         fitting = handshake.fit_mtu([plane.mtu for plane in self._planes])
         local = self._engine.create_qp(
-            context.domain,
+            context._domain,
             mtu=min(fitting, config.mtu or fitting),
             mpr=config.mpr,
             max_wimm=config.max_wimm,
@@ -131,6 +147,9 @@ class QP:
             lent=Lent(va=0, key=0, slots=2, slot_size=256, grants=1),  # no messages here
         )
         self.attributes = handshake.encode_setup(Kind.HELLO, setup)
+
+    def __repr__(self) -> str:
+        return f"<mrc.verbs.QP {self.number:#x}, {len(self._posted)} writes posted>"
 
     def connect(self, attributes: bytes) -> None:
         """Makes it ready to send and receive.
@@ -156,7 +175,7 @@ class QP:
                 number=ours.number, remote=theirs.number, address=theirs.address, next_hop=hop
             )
             for ours, theirs in self._pairs(setup)
-            if (hop := next_hop(self._context.planes[ours.number].interface, theirs.address))
+            if (hop := next_hop(self._context._planes[ours.number].interface, theirs.address))
         ]
         if not planes:
             raise HandshakeError("no plane in common")
@@ -181,15 +200,16 @@ class QP:
             tag: Comes back with the event.
 
         Raises:
-            ValueError: It does not fit.
+            TypeError: `src` is no buffer, or `imm` no integer.
+            ValueError: `src` does not fit, or `imm` is out of range.
             MRCError: The ring is full: poll first.
         """
         view = flat(src)
         if len(view) > min(len(remote), MAX_WRITE):
             raise ValueError(f"{len(view)} bytes do not fit {len(remote)}, or are more than 1 GiB")
+        immediate = check_immediate(imm)
         pin, number = Pin(view), next(self._tags)
         self._posted[number] = (pin, tag)
-        immediate = check_immediate(imm)
         if not self._engine.submit_write(
             self.number, remote.key, remote.va, pin, number, immediate=immediate
         ):
@@ -206,7 +226,7 @@ class QP:
         if not self._engine.submit_receives(self.number, count):
             raise MRCError("the ring is full: poll first")
 
-    def ended(self, number: int) -> int:
+    def _ended(self, number: int) -> int:
         """For `Context`: a write ended; gives its buffer back and returns the caller's tag."""
         pin, tag = self._posted.pop(number)
         pin.release()
@@ -218,7 +238,7 @@ class QP:
 
     def close(self) -> None:
         """Lets it go. Writes that have not ended never will, and their buffers are free."""
-        if self._context.qps.pop(self.number, None) is None:
+        if self._context._qps.pop(self.number, None) is None:
             return
         self._engine.close_qp(self.number)
         for pin, _ in self._posted.values():
@@ -244,18 +264,25 @@ class Context:
         found = discover(planes, dad_timeout=self.config.dad_timeout)
         if not found.planes:
             raise ConfigError("no interface can be a plane")
-        self.planes: tuple[LocalPlane, ...] = found.planes
-        self.domain = 1
-        self.qps: dict[int, QP] = {}
-        self.engine = Engine(self.config, threaded=False)
+        self._planes: tuple[LocalPlane, ...] = found.planes
+        self._domain = 1
+        self._qps: dict[int, QP] = {}
+        self._engine = Engine(self.config, threaded=False)
         self._process = os.getpid()
+        self._made = unclosed.here()
         self._events: deque[Event] = deque()
         try:
-            for plane in self.planes:
-                self.engine.add_plane(plane.number, plane.interface.name, plane.interface.address)
+            for plane in self._planes:
+                self._engine.add_plane(plane.number, plane.interface.name, plane.interface.address)
         except BaseException:
-            self.engine.close()
+            self._engine.close()
             raise
+
+    def __repr__(self) -> str:
+        if self._engine.closed:
+            return "<mrc.verbs.Context, closed>"
+        planes = ", ".join(plane.interface.name for plane in self._planes)
+        return f"<mrc.verbs.Context on {planes}, {len(self._qps)} queue pairs>"
 
     def __enter__(self) -> Context:
         return self
@@ -269,20 +296,20 @@ class Context:
         self.close()
 
     def __del__(self) -> None:
-        engine = getattr(self, "engine", None)
+        engine = getattr(self, "_engine", None)
         if engine is not None and not engine.closed and os.getpid() == self._process:
+            unclosed.warn(self, self._made)
             self.close()
-            warnings.warn(f"context {self!r} was not closed", ResourceWarning, stacklevel=1)
 
     def close(self) -> None:
         """Closes every queue pair and ends the engine; nothing is flushed. Once is enough."""
-        if self.engine.closed:
+        if self._engine.closed:
             return
-        for qp in list(self.qps.values()):
+        for qp in list(self._qps.values()):
             qp.close()
-        self.engine.close()
+        self._engine.close()
 
-    def describe(self) -> tuple[RemotePlane, ...]:
+    def _describe(self) -> tuple[RemotePlane, ...]:
         """Our planes as to be told to a peer."""
         return tuple(
             RemotePlane(
@@ -293,7 +320,7 @@ class Context:
                 prefix=plane.interface.prefix,
                 mtu=plane.interface.mtu,
             )
-            for plane in self.planes
+            for plane in self._planes
             if plane.interface.address is not None
         )
 
@@ -303,12 +330,12 @@ class Context:
         Raises:
             BufferError: It is read-only.
         """
-        return MR(self.engine, buffer, self.domain)
+        return MR(self._engine, buffer, self._domain)
 
     def create_qp(self) -> QP:
         """A new queue pair."""
         qp = QP(self)
-        self.qps[qp.number] = qp
+        self._qps[qp.number] = qp
         return qp
 
     def poll(self, timeout: float | None = 0.0) -> list[Event]:
@@ -324,7 +351,7 @@ class Context:
         while True:
             left = deadline - time.monotonic()
             if not self._take():
-                self.engine.run(-1 if left == math.inf else max(0, int(left * 1e9)))
+                self._engine.run(-1 if left == math.inf else max(0, int(left * 1e9)))
                 self._take()
             if self._events or left <= 0:
                 events = list(self._events)
@@ -332,15 +359,15 @@ class Context:
                 return events
 
     def _take(self) -> int:
-        return self.engine.poll(self._on_write, self._on_receive, self._on_event)
+        return self._engine.poll(self._on_write, self._on_receive, self._on_event)
 
     def _on_write(self, number: int, tag: int, status: int) -> None:
-        qp = self.qps.get(number)
+        qp = self._qps.get(number)
         if qp is not None:
-            self._events.append(Event("write", qp, tag=qp.ended(tag), status=status))
+            self._events.append(Event("write", qp, tag=qp._ended(tag), status=status))
 
     def _on_receive(self, number: int, immediate: int) -> None:
-        qp = self.qps.get(number)
+        qp = self._qps.get(number)
         if qp is not None:
             self._events.append(Event("receive", qp, imm=immediate))
 
@@ -349,7 +376,7 @@ class Context:
         self._events.append(
             Event(
                 _KINDS[event.type],
-                self.qps.get(event.qp),
+                self._qps.get(event.qp),
                 status=event.status,
                 plane=event.plane,
                 state=states[event.state] if event.type != _native.EVENT_QP else "",

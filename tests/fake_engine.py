@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from mrc import _native, endpoint, verbs
+from mrc import _native, hub, verbs
 from mrc._native import Attributes, EngineEvent, PeerPlane, Pin
 from mrc.errors import MRCError
 from mrc.planes import Address, Discovery, Interface, LocalPlane
@@ -237,6 +237,6 @@ def install(monkeypatch: pytest.MonkeyPatch, count: int = 2) -> None:
         )
         return Discovery(planes=planes, excluded={})
 
-    for module in (endpoint, verbs):
+    for module in (hub, verbs):
         monkeypatch.setattr(module, "Engine", FakeEngine)
         monkeypatch.setattr(module, "discover", discover)

@@ -674,8 +674,8 @@ def test_nothing_is_left_after_many_connects(run: Run) -> None:
             for _ in range(20):
                 await within(once())
             await asyncio.sleep(0.3)
-            assert not listener.endpoint.links
-            assert not listener.endpoint._peers
+            assert not listener.endpoint._hub.links
+            assert not listener.endpoint._hub._peers
             return descriptors, len(os.listdir("/proc/self/fd"))
 
     before, after = run(main())
@@ -688,7 +688,7 @@ def test_a_forgotten_connection_warns_and_aborts(run: Run) -> None:
         async with mrc.listen("127.0.0.1", 0) as listener:
             one = await mrc.connect(f"127.0.0.1:{listener.port}")
             two = await listener.accept()
-            with pytest.warns(ResourceWarning, match=r"made at .*connection\.py"):
+            with pytest.warns(ResourceWarning, match=r"made at .*test_connection\.py"):
                 del one
             gc.collect()
             with pytest.raises(mrc.ConnectionLost):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import fake_engine
 import pytest
@@ -74,7 +75,7 @@ def test_the_source_stays_exported_until_its_write_has_ended(
         source.clear()
     one.poll(1)
     source.clear()
-    one.engine.cut = True  # type: ignore[attr-defined]
+    one._engine.cut = True  # type: ignore[attr-defined]
     here.post_write(source, verbs.RemoteRegion.from_descriptor(region.descriptor))
     here.close()
     here.close()
@@ -117,5 +118,34 @@ def test_exchange_swaps_what_both_sides_say() -> None:
 def test_a_forgotten_context_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_engine.install(monkeypatch)
     context = verbs.Context()
-    with pytest.warns(ResourceWarning, match="not closed"):
+    with pytest.warns(ResourceWarning, match=r"made at .*test_verbs\.py:\d+ was not closed"):
         del context
+
+
+def test_objects_say_what_they_are(contexts: tuple[verbs.Context, verbs.Context]) -> None:
+    one, two = contexts
+    here, _ = joined(one, two)
+    region = two.register(bytearray(10))
+    assert repr(one) == "<mrc.verbs.Context on p0, p1, 1 queue pairs>"
+    assert repr(here).endswith(", 0 writes posted>")
+    assert repr(region) == "<mrc.verbs.MR of 10 bytes, lent>"
+    region.close()
+    one.close()
+    assert repr(region) == "<mrc.verbs.MR of 10 bytes, revoked>"
+    assert repr(one) == "<mrc.verbs.Context, closed>"
+
+
+def test_a_refused_write_does_not_keep_its_source(
+    contexts: tuple[verbs.Context, verbs.Context],
+) -> None:
+    here, _ = joined(*contexts)
+    source = bytearray(3)
+    with pytest.raises(ValueError, match="imm"):
+        here.post_write(source, verbs.RemoteRegion(key=1, va=1, size=3), imm=1 << 32)
+    source.clear()
+
+
+@pytest.mark.parametrize("module", [mrc, verbs])
+def test_a_module_shows_its_public_names_and_no_other(module: Any) -> None:
+    assert dir(module) == sorted(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)

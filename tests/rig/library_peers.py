@@ -128,7 +128,7 @@ async def echo_client(target: str, words: list[str]) -> dict[str, Any]:
             return errors
 
         results = await asyncio.gather(*(ask(n, c) for n, c in enumerate(connections)))
-        return {"errors": sum(results), "links": len(endpoint.links)}
+        return {"errors": sum(results), "links": len(endpoint._hub.links)}
 
 
 async def cancel_server(target: str, words: list[str]) -> dict[str, Any]:
@@ -385,7 +385,7 @@ async def connects_server(target: str, words: list[str]) -> dict[str, Any]:
                 before = len(os.listdir("/proc/self/fd"))
         await asyncio.sleep(0.1)
         after = len(os.listdir("/proc/self/fd"))
-        links = len(listener.endpoint.links)
+        links = len(listener.endpoint._hub.links)
     return {"descriptors_before": before, "descriptors_after": after, "links": links}
 
 

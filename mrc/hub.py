@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an endpoint is inside: an engine on an event loop, with its planes, peers and links.
+
+The engine's eventfd wakes the loop; events are handed to the links they belong to. Works on any
+loop that has `add_reader`. The `Endpoint` that the application holds is only a handle, so that
+forgetting one can be noticed; links and set-ups know the hub as their endpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from mrc import _native
+from mrc._native import Engine, EngineEvent, PeerPlane
+from mrc.config import Config
+from mrc.errors import (
+    AfterForkError,
+    ConcurrencyError,
+    ConfigError,
+    ConnectionLost,
+    MRCError,
+)
+from mrc.planes import LocalPlane, RemotePlane, discover
+
+if TYPE_CHECKING:
+    from mrc.link import Link
+    from mrc.listener import Listener
+
+__all__ = ["Hub"]
+
+_BATCHES: Final = 16
+"""Polls of 64 events before other callbacks of the loop have their turn."""
+
+
+class Hub:
+    """An engine with its planes, shared by any number of links.
+
+    Attributes:
+        config: Its settings.
+        excluded: Interfaces that are no planes, and why.
+        local_planes: The planes, by number.
+        links: Who gets the events of each queue pair.
+        backlogged: Links that have more to submit than the ring had room for.
+        listeners: Who is to be closed with it.
+        closes_when_unused: Nobody but the links holds it: it ends with the last of them.
+    """
+
+    def __init__(self, planes: Sequence[str] | None, config: Config | None) -> None:
+        self.config = config or Config()
+        self.excluded: dict[str, str] = {}
+        self.local_planes: tuple[LocalPlane, ...] = ()
+        self.links: dict[int, Link] = {}
+        self.backlogged: set[Link] = set()
+        self.listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
+        self.closes_when_unused = False
+        self._specs = planes
+        self._engine: Engine | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting = asyncio.Lock()
+        self._domains = itertools.count(1)
+        self._peers: dict[int, int] = {}  # incarnation -> the engine's number
+        self._process = os.getpid()
+
+    async def start(self) -> None:
+        """Finds the planes and starts the engine. Once is enough; see `Endpoint.start`."""
+        async with self._starting:
+            if self._engine is None:
+                await self._start()
+            elif self._loop is not asyncio.get_running_loop():
+                raise ConcurrencyError("the endpoint belongs to another event loop: make one each")
+
+    async def _start(self) -> None:
+        found = await asyncio.to_thread(discover, self._specs, dad_timeout=self.config.dad_timeout)
+        self.excluded = found.excluded
+        if not found.planes:
+            told = "; ".join(f"{name}: {why}" for name, why in found.excluded.items())
+            raise ConfigError(f"no interface can be a plane ({told or 'none was named'})")
+        engine = Engine(self.config)
+        try:
+            for plane in found.planes:
+                engine.add_plane(plane.number, plane.interface.name, plane.interface.address)
+        except BaseException:
+            engine.close()
+            raise
+        self.local_planes = found.planes
+        self._engine = engine
+        self._process = os.getpid()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(engine.fd, self.poll)
+
+    def close(self) -> None:
+        """Ends the engine, and with it listeners and links. Needs no loop; once is enough."""
+        engine, self._engine = self._engine, None
+        if engine is None or os.getpid() != self._process:
+            return
+        for listener in list(self.listeners):
+            listener.close_now()
+        for link in list(self.links.values()):
+            link.end(ConnectionLost("aborted", "the endpoint was closed"))
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(engine.fd)
+        engine.close()
+        self._peers.clear()
+        self._starting = asyncio.Lock()  # the next loop's
+
+    def close_when_unused(self) -> None:
+        """Closes it with the last of its links: nobody else holds it."""
+        self.closes_when_unused = True
+        if not self.links:
+            self.close()
+
+    @property
+    def open(self) -> bool:
+        """It was started, by this process, and not closed."""
+        return self._engine is not None and os.getpid() == self._process
+
+    @property
+    def engine(self) -> Engine:
+        """The engine.
+
+        Raises:
+            AfterForkError: In a child of fork().
+            MRCError: It is not started, or closed.
+        """
+        if self._engine is None:
+            raise MRCError("the endpoint is not started, or is closed")
+        if os.getpid() != self._process:
+            raise AfterForkError("not usable after fork: open a new endpoint in the child")
+        return self._engine
+
+    # What links and set-ups ask for.
+
+    def next_domain(self) -> int:
+        """A protection domain that no other connection has."""
+        return next(self._domains)
+
+    def plane_name(self, number: int) -> str:
+        """Name of a plane's interface."""
+        return self.local_planes[number].interface.name
+
+    async def describe(self) -> tuple[RemotePlane, ...]:
+        """Our planes as to be told to a peer; those without an address now are left out."""
+        planes = []
+        for plane in self.local_planes:
+            now = self.engine.plane(plane.number)
+            interface = plane.interface
+            if now["address"] is not None and now["address"] != interface.address:
+                interface = (await self._refresh(plane)).interface
+            if interface.address is None or now["address"] is None:
+                continue
+            planes.append(
+                RemotePlane(
+                    number=plane.number,
+                    id=plane.id,
+                    name=interface.name,
+                    address=interface.address,
+                    prefix=interface.prefix,
+                    mtu=now["mtu"] or interface.mtu,
+                )
+            )
+        return tuple(planes)
+
+    async def _refresh(self, plane: LocalPlane) -> LocalPlane:
+        """Looks a plane's interface up again, for its address has changed."""
+        found = await asyncio.to_thread(discover, [plane.interface.name], dad_timeout=0.0)
+        if not found.planes:
+            return plane
+        fresh = LocalPlane(number=plane.number, id=plane.id, interface=found.planes[0].interface)
+        planes = list(self.local_planes)
+        planes[plane.number] = fresh
+        self.local_planes = tuple(planes)
+        return fresh
+
+    def add_peer(self, incarnation: int, planes: Sequence[PeerPlane]) -> int:
+        """Adds a peer, or finds the one that is there."""
+        number = self.engine.add_peer(incarnation, planes)
+        self._peers[incarnation] = number
+        return number
+
+    def add_link(self, link: Link) -> None:
+        """From now on it gets its events."""
+        self.links[link.qp] = link
+
+    def forget(self, link: Link) -> None:
+        """A link is over: drops what nobody else needs."""
+        self.links.pop(link.qp, None)
+        self.backlogged.discard(link)
+        if self.closes_when_unused and not self.links:
+            self.close()
+        elif link.peer >= 0 and self._engine is not None:
+            self._remove_peer_later(link.peer_incarnation)
+
+    def _remove_peer_later(self, incarnation: int) -> None:
+        if self._loop is None or self._loop.is_closed():
+            return
+        # The core knows a peer until the last of its queue pairs has stopped to linger.
+        self._loop.call_later(self.config.linger + 0.1, self._remove_peer, incarnation)
+
+    def _remove_peer(self, incarnation: int) -> None:
+        in_use = any(link.peer_incarnation == incarnation for link in self.links.values())
+        number = self._peers.get(incarnation)
+        if in_use or number is None or not self.open:
+            return
+        if self.engine.remove_peer(number):
+            del self._peers[incarnation]
+        else:
+            self._remove_peer_later(incarnation)
+
+    def meet(self, setup: Any) -> None:
+        """A set-up came: whoever had this peer's addresses before may have been restarted."""
+        addresses = {plane.address for plane in setup.planes}
+        for link in list(self.links.values()):
+            known = {plane.local.address for plane in link.planes}
+            if link.peer_incarnation != setup.incarnation and known & addresses:
+                link.suspect("peer restarted")
+
+    # What the engine tells.
+
+    def poll(self) -> None:
+        """Hands out what the engine has."""
+        engine = self._engine
+        if engine is None or engine.closed:
+            return
+        for _ in range(_BATCHES):
+            count = engine.poll(self._on_write, self._on_receive, self._on_event)
+            if count < 64 or engine.closed:
+                break
+        # After the tasks that these events have woken: what they post leaves with the answers.
+        asyncio.get_running_loop().call_soon(engine.flush)
+        if self.backlogged and not engine.closed:
+            self.backlogged = {link for link in self.backlogged if not link.flush_backlog()}
+
+    def _on_write(self, qp: int, tag: int, status: int) -> None:
+        link = self.links.get(qp)
+        if link is not None:
+            link.on_write(tag, status)
+
+    def _on_receive(self, qp: int, immediate: int) -> None:
+        link = self.links.get(qp)
+        if link is not None:
+            link.on_receive(immediate)
+
+    def _on_event(self, event: EngineEvent) -> None:
+        if event.type == _native.EVENT_PLANE:
+            for link in list(self.links.values()):
+                if link.peer == event.peer:
+                    link.on_event(event)
+        elif event.qp in self.links:
+            self.links[event.qp].on_event(event)
