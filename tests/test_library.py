@@ -15,10 +15,12 @@ import mmap
 import random
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fake_engine
 import pytest
+import uvloop
 from fake_engine import FakeEngine
 
 import mrc
@@ -393,3 +395,41 @@ def test_waiting_calls_can_be_cancelled_at_any_step() -> None:
 
     asyncio.run(main())
     assert FakeEngine.everybody == {}
+
+
+@pytest.mark.parametrize("forged", ["before", "behind", "key"])
+def test_a_write_outside_the_region_writes_nothing(forged: str) -> None:
+    async def main() -> None:
+        async with joined() as (one, two):
+            memory = bytearray(b"untouched")
+            remote = one.remote(two.register(memory).descriptor)
+            start = {"before": remote.va - 1, "behind": remote.va + 1, "key": remote.va}[forged]
+            key = remote.key ^ (forged == "key")
+            wrong = mrc.RemoteRegion(key=key, va=start, size=len(memory))
+            with pytest.raises(mrc.RemoteAccessError):
+                await within(one.write(bytes(len(memory)), wrong, imm=1))
+            with pytest.raises(mrc.ConnectionLost, match="remote access refused"):
+                await within(one.send(b""))
+            assert memory == b"untouched"
+            with pytest.raises(mrc.ConnectionLost):
+                await within(two.recv())
+
+    asyncio.run(main())
+
+
+def test_each_loop_of_a_process_has_its_own_connections() -> None:
+    async def main() -> None:
+        async with joined() as (one, two):
+            for number in range(50):
+                await within(asyncio.gather(one.send(b"%d" % number), two.recv()))
+            await within(asyncio.gather(one.close(), two.close()))
+
+    runs = [asyncio.run, uvloop.run]
+    with ThreadPoolExecutor(len(runs)) as executor:
+        for done in [executor.submit(_run, run, main) for run in runs]:
+            done.result(timeout=30)
+    assert FakeEngine.everybody == {}
+
+
+def _run(run: Callable[[Any], Any], main: Callable[[], Any]) -> None:
+    run(main())
