@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mrc import unclosed
@@ -63,9 +63,9 @@ class Endpoint:
         return self._hub.config
 
     @property
-    def excluded(self) -> Mapping[str, str]:
-        """Interfaces that are no planes, and why; empty until it is started."""
-        return MappingProxyType(self._hub.excluded)
+    def excluded(self) -> dict[str, str]:
+        """Interfaces that are no planes, and why: a copy; empty until it is started."""
+        return dict(self._hub.excluded)
 
     async def start(self) -> None:
         """Finds the planes and starts the engine. Once is enough; `async with` does it.

@@ -10,6 +10,7 @@ import array
 import asyncio
 import contextlib
 import gc
+import json
 import linecache
 import mmap
 import random
@@ -272,6 +273,7 @@ def test_an_endpoint_belongs_to_one_loop() -> None:
         await endpoint.close()
         async with endpoint:
             assert len(endpoint.planes()) == 2
+            assert endpoint.excluded == json.loads(json.dumps(endpoint.excluded)) == {}
 
     asyncio.run(main())
 
