@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = ("mrc-send", "mrc-recv", "mrc-perf")
+COMMANDS = ("mrc-send", "mrc-recv", "mrc-perf", "mrc-paths")
 
 pytestmark = pytest.mark.slow
 

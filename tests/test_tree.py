@@ -148,7 +148,8 @@ def test_ffi_and_lib_are_known_to_three_modules_alone() -> None:
 
 
 def test_what_has_nothing_to_wait_for_does_not_import_asyncio() -> None:
-    synchronous = {"errors", "config", "dissect", "wire", "_native", "planes", "verbs"}
+    synchronous = {"errors", "config", "dissect", "wire", "_native", "planes", "topology"}
+    synchronous |= {"topology_file", "verbs"}
     for path in library():
         if path.stem in synchronous:
             assert "asyncio" not in {module for module, _ in imports(path)}, name(path)
