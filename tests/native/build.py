@@ -106,7 +106,7 @@ def load(name: str) -> tuple[Any, Any]:
     texts = {each: _find(each).read_text() for each in named}
     digest = hashlib.sha256(f"{sys.version}{is_sanitized()}{cdef}".encode())
     digest.update(Path(__file__).read_bytes())
-    for path in sorted([*CSRC.glob("*.h"), *HERE.glob("*.h"), *map(_find, named)]):
+    for path in sorted([*CSRC.rglob("*.h"), *HERE.glob("*.h"), *map(_find, named)]):
         digest.update(path.read_bytes())
     module = f"_core_{name}_{digest.hexdigest()[:16]}"
     BUILD.mkdir(exist_ok=True)
