@@ -57,14 +57,18 @@ static void rescale(struct nscc *nscc) {
         nscc->gain = 1;
 }
 
+static void set_base_rtt(struct nscc *nscc, int64_t rtt) {
+    nscc->base_rtt = rtt > nscc->config.base_rtt_floor ? rtt : nscc->config.base_rtt_floor;
+    if (nscc->base_rtt < 1)
+        nscc->base_rtt = 1;
+    rescale(nscc);
+}
+
 void nscc_init(struct nscc *nscc, const struct nscc_config *config, int64_t now, int64_t base_rtt) {
     assert(config->rate_bps > 0 && config->mtu > 0);
     memset(nscc, 0, sizeof *nscc);
     nscc->config = *config;
-    nscc->base_rtt = base_rtt > config->base_rtt_floor ? base_rtt : config->base_rtt_floor;
-    if (nscc->base_rtt < 1)
-        nscc->base_rtt = 1;
-    rescale(nscc);
+    set_base_rtt(nscc, base_rtt);
     nscc->cwnd = nscc->max_wnd;
     nscc->adjusted = now;
     nscc->sampled = now;
@@ -72,10 +76,10 @@ void nscc_init(struct nscc *nscc, const struct nscc_config *config, int64_t now,
     nscc->period_end = now + nscc->base_rtt + nscc->target;
 }
 
-void nscc_set_rate(struct nscc *nscc, uint64_t rate_bps) {
+void nscc_set_way(struct nscc *nscc, uint64_t rate_bps, int64_t base_rtt) {
     assert(rate_bps > 0);
     nscc->config.rate_bps = rate_bps;
-    rescale(nscc);
+    set_base_rtt(nscc, base_rtt);
     cap(nscc);
 }
 
@@ -87,12 +91,8 @@ bool nscc_has_room(const struct nscc *nscc, uint64_t inflight, uint32_t size) {
 static int64_t take_rtt(struct nscc *nscc, int64_t rtt) {
     int64_t delay;
 
-    if (rtt < nscc->base_rtt && nscc->base_rtt > nscc->config.base_rtt_floor) {
-        nscc->base_rtt = rtt > nscc->config.base_rtt_floor ? rtt : nscc->config.base_rtt_floor;
-        if (nscc->base_rtt < 1)
-            nscc->base_rtt = 1;
-        rescale(nscc);
-    }
+    if (rtt < nscc->base_rtt && nscc->base_rtt > nscc->config.base_rtt_floor)
+        set_base_rtt(nscc, rtt);
     delay = rtt > nscc->base_rtt ? rtt - nscc->base_rtt : 0;
     nscc->delay += (delay - nscc->delay) / DELAY_WEIGHT;
     return delay;

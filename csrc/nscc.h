@@ -49,8 +49,9 @@ struct nscc {
 /* Starts with cwnd = max_wnd and base_rtt = max(base_rtt, floor). base_rtt: ns, a first guess. */
 void nscc_init(struct nscc *nscc, const struct nscc_config *config, int64_t now, int64_t base_rtt);
 
-/* The rate changed (a plane came or went): BDP and all scales follow; cwnd is only capped. */
-void nscc_set_rate(struct nscc *nscc, uint64_t rate_bps);
+/* Rate and length of the way are others (a plane came or went): BDP and all scales follow; cwnd is
+ * only capped. */
+void nscc_set_way(struct nscc *nscc, uint64_t rate_bps, int64_t base_rtt);
 
 struct nscc_sack {
     int64_t now;

@@ -14,6 +14,7 @@ enum {
 #define FLAP_MEMORY (60000 * MS)    /* behaviour.md: each flap within 60 s */
 #define FIRST_PROBES (5 * MS)       /* pace of the very first probes [choice] */
 #define CONFIRM (20 * MS)           /* wait before an unanswered probe is repeated [choice] */
+#define FIRST_PATIENCE (1000 * MS)  /* probing without an answer is silence after that [choice] */
 #define PROBE_PATIENCE (100 * MS)   /* least silence that unanswered probes alone prove [choice] */
 
 void path_init(struct path *path, int64_t now) {
@@ -96,7 +97,7 @@ void path_forgive(struct path *path, const mrc_config *config) {
         path->spread = config->revive_spread;
 }
 
-void path_on_rtt(struct path *path, int64_t sample) {
+static void note_rtt(struct path *path, int64_t sample) {
     int64_t error;
 
     if (sample < 1)
@@ -111,6 +112,16 @@ void path_on_rtt(struct path *path, int64_t sample) {
     error = sample - path->rtt;
     path->rtt += error / 8;
     path->rtt_var += ((error < 0 ? -error : error) - path->rtt_var) / 4;
+}
+
+static void note_full_rtt(struct path *path, int64_t sample) {
+    if (path->rtt_full == 0 || sample < path->rtt_full)
+        path->rtt_full = sample;
+}
+
+void path_on_data_rtt(struct path *path, int64_t sample) {
+    note_rtt(path, sample);
+    note_full_rtt(path, sample);
 }
 
 void path_on_sent(struct path *path, int64_t now) {
@@ -162,14 +173,13 @@ void path_on_answer(struct path *path, const mrc_config *config, int64_t now, en
     if (path->state != MRC_PLANE_UP && sent < path->changed && path->was_up)
         return; /* it crossed before the plane went out and proves nothing */
     path_on_acked(path, now);
-    path_on_rtt(path, now - sent);
+    note_rtt(path, now - sent);
     note_reverse(path, ev);
     if (kind == PATH_PROBE_FULL) {
         path->full_unanswered = 0;
         if (size > path->full_size)
             path->full_size = size;
-        if (path->rtt_full == 0 || now - sent < path->rtt_full)
-            path->rtt_full = now - sent;
+        note_full_rtt(path, now - sent);
     } else if (kind == PATH_PROBE_BURST) {
         path->burst_answers++;
     }
@@ -248,6 +258,14 @@ static int64_t retry_interval(const struct path *path, const mrc_config *config,
     return interval < config->probe_max ? interval : config->probe_max;
 }
 
+/* Short probes come back; full ones, which had the time to, do not. */
+static void note_full_unanswered(struct path *path, int64_t now) {
+    if (path->full_unanswered++ == 0)
+        path->full_asked = now;
+    if (path->full_unanswered >= FULL_TRIES && now - path->full_asked >= path_patience(path))
+        change(path, now, MRC_PLANE_OUT, MRC_REASON_MTU);
+}
+
 void path_on_probed(struct path *path, const mrc_config *config, int64_t now,
                     const struct path_plan *plan) {
     bool is_lost = path->probe_sent > path->proven && path->probe_sent != 0;
@@ -256,11 +274,12 @@ void path_on_probed(struct path *path, const mrc_config *config, int64_t now,
         path->unanswered++;
         path->answers = 0;
         path->full_unanswered = 0;
-    } else if (path->probe_sent != 0 && path_wants_full(path, plan->needed) &&
-               ++path->full_unanswered >= FULL_TRIES) {
-        /* Short ones come back, full ones do not. */
-        change(path, now, MRC_PLANE_OUT, MRC_REASON_MTU);
+    } else if (path->probe_sent != 0 && path_wants_full(path, plan->needed)) {
+        note_full_unanswered(path, now);
     }
+    if (path->state == MRC_PLANE_PROBING && is_lost && path->proven <= path->changed &&
+        now - path->changed >= FIRST_PATIENCE)
+        change(path, now, MRC_PLANE_OUT, MRC_REASON_SILENT); /* probed on all the same */
     if (path_wants_burst(path, plan->needed))
         path->burst_tries++;
     path->burst_answers = path_can_burst(path) ? path->burst_answers : 0;

@@ -5,8 +5,10 @@
  * pairs or packets. Source: behaviour.md, Paths ("A plane is out", "A plane is back").
  *
  *   PROBING --full-size probe answered (and, after an outage, enough of them over time)--> UP
+ *   PROBING --nothing comes back for a second--> OUT
  *   UP --port down, no address, disabled, peer says so, MTU, silent--> OUT
- *   OUT --the cause from outside is gone, or probes are answered--> PROBING
+ *   OUT --probes are answered over some time--> UP
+ *   OUT --the cause from outside is gone--> PROBING
  */
 #ifndef PATH_H
 #define PATH_H
@@ -40,7 +42,7 @@ struct path {
     int64_t rtt; /* ns, smoothed as in RFC 6298; 0: none yet */
     int64_t rtt_var;
     int64_t rtt_min;
-    int64_t rtt_full; /* least of full-size probes: what an empty path takes for a packet */
+    int64_t rtt_full; /* least of full-size probes and data: what an empty path takes for them */
 
     int64_t proven;      /* when something last came back */
     int64_t doubt_since; /* since when what was sent has not been answered; 0: it has */
@@ -50,6 +52,7 @@ struct path {
     int64_t probe_sent;
     uint32_t unanswered;  /* probes in a row */
     uint32_t full_unanswered;
+    int64_t full_asked;   /* when the first of these was sent */
     uint32_t full_size;   /* largest full-size probe that was answered, bytes of IP packet */
     uint32_t burst_answers;
     uint32_t burst_tries;
@@ -74,7 +77,8 @@ void path_on_peer_says(struct path *path, const mrc_config *config, int64_t now,
 /* Earlier outages do not delay its return: there is no better path. */
 void path_forgive(struct path *path, const mrc_config *config);
 
-void path_on_rtt(struct path *path, int64_t sample);
+/* A packet of data took so long to be acknowledged. */
+void path_on_data_rtt(struct path *path, int64_t sample);
 
 /* Data left on it, came back acknowledged, or was judged lost. */
 void path_on_sent(struct path *path, int64_t now);

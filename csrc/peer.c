@@ -133,6 +133,23 @@ static uint64_t total_rate(const struct peer *peer) {
     return rate;
 }
 
+/* What a packet takes on the longest of the planes that are up, when they are empty. */
+static int64_t longest_way(const struct peer *peer) {
+    int64_t most = 0;
+
+    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+        if (is_up(peer, i) && peer->plane[i].path.rtt_full > most)
+            most = peer->plane[i].path.rtt_full;
+    }
+    return most;
+}
+
+/* [choice] With one window for all planes a longer one would look like a queue: every sample counts
+ * as if its plane were as long as the longest. */
+static int64_t evened_rtt(const struct peer *peer, uint32_t plane, int64_t rtt) {
+    return rtt - peer->plane[plane].path.rtt_full + longest_way(peer);
+}
+
 static void start_nscc(const struct peer *peer, struct nscc *nscc, int64_t now, uint64_t rate,
                        int64_t rtt, uint32_t planes) {
     const mrc_config *config = peer->config;
@@ -168,9 +185,9 @@ static void start_plane(struct peer *peer, int64_t now, uint32_t plane) {
     to->is_limited = false;
     start_nscc(peer, &to->nscc, now, plane_rate(peer, plane), to->path.rtt_full, 1);
     if (!peer->has_nscc)
-        start_nscc(peer, &peer->nscc, now, total_rate(peer), to->path.rtt_full, count);
+        start_nscc(peer, &peer->nscc, now, total_rate(peer), longest_way(peer), count);
     peer->has_nscc = true;
-    nscc_set_rate(&peer->nscc, total_rate(peer));
+    nscc_set_way(&peer->nscc, total_rate(peer), longest_way(peer));
 }
 
 uint32_t peer_take_changes(struct peer *peer, int64_t now) {
@@ -193,7 +210,7 @@ uint32_t peer_take_changes(struct peer *peer, int64_t now) {
         if (plane->is_carrying)
             start_plane(peer, now, i);
         else if (peer->has_nscc && total_rate(peer) > 0)
-            nscc_set_rate(&peer->nscc, total_rate(peer));
+            nscc_set_way(&peer->nscc, total_rate(peer), longest_way(peer));
     }
     return changed;
 }
@@ -349,7 +366,7 @@ static void feed_plane(struct peer *peer, int64_t now, uint32_t i, const struct 
     };
 
     if (feed.rtt >= 0)
-        path_on_rtt(&plane->path, feed.rtt);
+        path_on_data_rtt(&plane->path, feed.rtt);
     if (is_equal(peer) || !is_up(peer, i))
         return;
     plane->is_limited = false;
@@ -388,7 +405,9 @@ void peer_on_sack(struct peer *peer, int64_t now, const struct peer_sack *sack) 
         struct nscc_sack feed = {
             .now = now,
             .new_bytes = sack->new_bytes,
-            .rtt = sack->rtt,
+            .rtt = sack->plane < MRC_PLANES && sack->rtt >= 0
+                       ? evened_rtt(peer, sack->plane, sack->rtt)
+                       : -1,
             .inflight = peer_inflight(peer),
             .limited = is_limited,
             .marked = sack->is_marked,

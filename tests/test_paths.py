@@ -245,6 +245,85 @@ def test_a_plane_that_is_dead_from_the_start_does_not_hold_a_connection_up() -> 
     net.run()
 
 
+def test_a_plane_that_never_answers_is_told_as_silent_once() -> None:
+    """Case A3."""
+    net = Net(1, planes=[Link(dead=True), FAST])
+    connection = net.connect(mtu=4096)
+    stream(net, connection, 5 * SECOND)
+    told = [e for e in net.events(ON_PLANE) if (e.plane, e.reason) == (0, SILENT)]
+    assert sorted((e.host, e.state) for e in told) == [(0, PLANE_OUT), (1, PLANE_OUT)]
+    net.change(0, dead=False)
+    stream(net, connection, 300 * MS)
+    assert connection.plane(0, 0).state == PLANE_UP
+    net.run()
+
+
+def test_a_slow_way_is_taken_neither_for_a_silent_nor_for_a_narrow_one() -> None:
+    net = Net(1, planes=[Link(delay=400 * MS), FAST])
+    connection = net.connect(mtu=4096)
+    stream(net, connection, 3 * SECOND)
+    reasons = {e.reason for e in net.events(ON_PLANE) if e.state == PLANE_OUT}
+    assert reasons == {ADDRESS}  # before the neighbour is known
+    assert connection.plane(0, 0).state == PLANE_UP
+
+
+def test_a_plane_that_dies_while_nothing_is_sent_is_found_out_by_both() -> None:
+    """Planes are probed whether or not they are used."""
+    net, connection = joined([FAST] * 2)
+    net.pass_time(3 * SECOND)
+    net.change(1, dead=True)
+    net.pass_time(6 * SECOND)
+    events = net.events(ON_PLANE)
+    assert sorted((e.host, e.plane, e.reason) for e in events) == [(0, 1, SILENT), (1, 1, SILENT)]
+    before = shares(net)
+    stream(net, connection, 50 * MS)
+    assert added_shares(net, before) == [1.0, 0.0]
+    net.run()
+
+
+@pytest.mark.parametrize("policy", [ADAPTIVE, EQUAL], ids=["adaptive", "equal"])
+def test_a_plane_that_went_silent_attracts_nothing(policy: int) -> None:
+    """A low RTT of before its death earns no credit: without acknowledgements nothing is sent."""
+    links = [Link(rate_bps=10**9, queue_bytes=200_000, delay=delay * US) for delay in (10, 500)]
+    net, connection = joined(links, policy=policy)
+    stream(net, connection, 50 * MS, depth=16)
+    before = shares(net)
+    stream(net, connection, 10 * MS, depth=16)
+    alive = shares(net)[0] - before[0]
+    net.change(0, dead=True)
+    died = shares(net)[0]
+    stream(net, connection, 500 * MS, depth=16)
+    assert shares(net)[0] - died < alive / 2
+    net.run()
+
+
+def test_a_plane_that_answers_now_and_then_is_not_trusted() -> None:
+    """It carries data again only after answers over a time, none of them missing."""
+    net, connection = joined([FAST] * 2)
+    net.change(0, dead=True)
+    stream(net, connection, 100 * MS)
+    before = shares(net)
+    for _ in range(20):
+        net.change(0, dead=False)
+        stream(net, connection, 60 * MS)
+        net.change(0, dead=True)
+        stream(net, connection, 60 * MS)
+    assert added_shares(net, before)[0] == 0
+    net.run()
+
+
+@pytest.mark.parametrize("policy", [ADAPTIVE, EQUAL], ids=["adaptive", "equal"])
+def test_what_a_dead_plane_held_does_not_flood_the_others(policy: int) -> None:
+    """What is sent again waits for the windows like everything else."""
+    link = Link(rate_bps=200 * 10**6, queue_bytes=100_000, delay=100 * US)
+    net, connection = joined([link] * 4, policy=policy)
+    stream(net, connection, SECOND, depth=16)
+    net.change(1, dead=True)
+    stream(net, connection, 300 * MS, depth=16)
+    assert net.trace("full") == []
+    net.run()
+
+
 @pytest.mark.parametrize("policy", [ADAPTIVE, EQUAL], ids=["adaptive", "equal"])
 def test_planes_that_take_turns_in_dying_lose_duplicate_and_reorder_nothing(policy: int) -> None:
     """Case A15; the network checks order and content."""
