@@ -13,7 +13,7 @@ import random
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from vnet import EQUAL, MS, ON_QP, SECOND, US, Connection, Link, Net
+from vnet import EQUAL, EV_DENIED, MS, ON_QP, SECOND, US, Connection, Link, Net
 
 REGION = 1 << 22
 
@@ -81,7 +81,7 @@ def some_connection(rng: random.Random, net: Net, hosts: int) -> Connection:
     )
 
 
-def disturb(rng: random.Random, net: Net, hosts: int) -> None:
+def disturb(rng: random.Random, net: Net, hosts: int, connection: Connection, side: int) -> None:
     plane = rng.randrange(net.planes)
     host = rng.randrange(hosts)
     kind = rng.randrange(5)
@@ -93,6 +93,9 @@ def disturb(rng: random.Random, net: Net, hosts: int) -> None:
         net.port(host, plane, up=rng.random() < 0.5, told=rng.random() < 0.7)
     elif kind == 3:
         net.enable(host, plane, enabled=rng.random() < 0.6)
+    elif connection.stats(side).error == 0:
+        ev, _, state = rng.choice(connection.evs(side))
+        connection.deny(side, ev, deny=state != EV_DENIED)
 
 
 def heal(net: Net, hosts: int) -> None:
@@ -114,7 +117,7 @@ def play(rng: random.Random, net: Net, connections: list[Connection], rounds: in
             imm = rng.choice([None, rng.randrange(2**32)])
             posted += size if connection.try_write(side, size, imm=imm) == 0 else 0
         if rng.random() < 0.1:
-            disturb(rng, net, hosts)
+            disturb(rng, net, hosts, connection, side)
         if rng.random() < 0.5:
             net.pass_time(rng.choice([10 * US, 300 * US, 5 * MS, 100 * MS]))
     heal(net, hosts)
