@@ -51,7 +51,18 @@ enum {
     UDP_CHECKSUM = 6,    /* uint16 */
 };
 
-enum { PROTOCOL_UDP = 17, PROTOCOL_IPV6 = 41, HOP_LIMIT = 64 };
+enum { PROTOCOL_UDP = 17, PROTOCOL_IPV6 = 41, PROTOCOL_ROUTING = 43, HOP_LIMIT = 64 };
+
+/* Segment Routing Header, RFC 8754 section 2. */
+enum {
+    SRH_NEXT_HEADER = 0,
+    SRH_LENGTH = 1, /* in units of 8 bytes, the first not counted */
+    SRH_TYPE = 2,
+    SRH_SEGMENTS_LEFT = 3,
+    SRH_LAST_ENTRY = 4,
+    SRH_SEGMENTS = 8,
+    SRH_TYPE_SEGMENT_ROUTING = 4,
+};
 
 /* The CRC register after the eight bytes of ones that stand for a local route header. */
 #define ICRC_AFTER_ROUTE_HEADER 0xDEBB20E3u
@@ -92,14 +103,36 @@ static void put_ipv4(const struct flow *flow, uint8_t traffic_class, size_t size
 }
 
 /* EV[31:16] are the low 16 bits of the flow label (wire.md, Entropy value). */
-static void put_ipv6(const struct flow *flow, uint32_t ev, uint8_t traffic_class, size_t size,
-                     uint8_t *out) {
+static void put_ipv6(const uint8_t *source, const uint8_t *destination, uint32_t ev,
+                     uint8_t traffic_class, uint8_t next_header, size_t size, uint8_t *out) {
     put_be32(out + IPV6_WORD, 6u << 28 | (uint32_t)traffic_class << 20 | ev >> 16);
     put_be16(out + IPV6_LENGTH, (uint16_t)size);
-    out[IPV6_NEXT_HEADER] = PROTOCOL_UDP;
+    out[IPV6_NEXT_HEADER] = next_header;
     out[IPV6_HOP_LIMIT] = HOP_LIMIT;
-    memcpy(out + IPV6_SOURCE, flow->source.bytes, 16);
-    memcpy(out + IPV6_DESTINATION, flow->destination.bytes, 16);
+    memcpy(out + IPV6_SOURCE, source, 16);
+    memcpy(out + IPV6_DESTINATION, destination, 16);
+}
+
+static void put_srh(const struct address *carrier, uint8_t *out) {
+    memset(out, 0, ENCAP_SRH_SIZE);
+    out[SRH_NEXT_HEADER] = PROTOCOL_IPV6;
+    out[SRH_LENGTH] = ENCAP_SRH_SIZE / 8 - 1;
+    out[SRH_TYPE] = SRH_TYPE_SEGMENT_ROUTING;
+    memcpy(out + SRH_SEGMENTS, carrier->bytes, 16);
+}
+
+/* What stands in front of the inner IPv6 header; returns its bytes. The flow label is the inner
+ * one's, so that equipment that hashes it keeps a path's packets together. */
+static size_t put_outer(const struct flow *flow, uint32_t ev, uint8_t traffic_class,
+                        size_t udp_size, uint8_t *out) {
+    size_t size = flow->has_srh ? ENCAP_SRH_SIZE : 0;
+
+    put_ipv6(flow->source.bytes, flow->carrier.bytes, ev, traffic_class,
+             flow->has_srh ? PROTOCOL_ROUTING : PROTOCOL_IPV6, size + ENCAP_IPV6_SIZE + udp_size,
+             out);
+    if (flow->has_srh)
+        put_srh(&flow->carrier, out + ENCAP_IPV6_SIZE);
+    return ENCAP_IPV6_SIZE + size;
 }
 
 /* Sum over the pseudo-header: what the kernel completes to a checksum when it cuts the frame. */
@@ -126,7 +159,10 @@ size_t encap_put(const struct flow *flow, uint32_t ev, uint8_t dscp, uint8_t ecn
         udp = ip + ENCAP_IPV4_SIZE;
     } else {
         put_be16(headers + ETHERNET_TYPE, ETHERNET_TYPE_IPV6);
-        put_ipv6(flow, ev, traffic_class, udp_size, ip);
+        if (flow->carrier.version != 0)
+            ip += put_outer(flow, ev, traffic_class, udp_size, ip);
+        put_ipv6(flow->source.bytes, flow->destination.bytes, ev, traffic_class, PROTOCOL_UDP,
+                 udp_size, ip);
         udp = ip + ENCAP_IPV6_SIZE;
     }
     put_be16(udp + UDP_SOURCE, (uint16_t)ev);
@@ -183,7 +219,7 @@ static enum encap_error get_ipv4(struct rest *rest, struct encap *encap) {
     return ENCAP_OK;
 }
 
-/* Reads one IPv6 header, which next_header must follow: no extension headers, no fragments. */
+/* Reads one IPv6 header, which next_header must follow. */
 static enum encap_error get_ipv6(struct rest *rest, uint8_t next_header, struct encap *encap) {
     const uint8_t *ip = rest->data;
     uint32_t word;
@@ -207,14 +243,38 @@ static enum encap_error get_ipv6(struct rest *rest, uint8_t next_header, struct 
     return ENCAP_OK;
 }
 
+/* An SRH with segments left is for a router, not for us (RFC 8754 section 4.3.1). */
+static enum encap_error get_srh(struct rest *rest) {
+    const uint8_t *srh = rest->data;
+    size_t size;
+
+    if (rest->size < SRH_SEGMENTS)
+        return ENCAP_ERROR_SHORT;
+    if (srh[SRH_NEXT_HEADER] != PROTOCOL_IPV6 || srh[SRH_TYPE] != SRH_TYPE_SEGMENT_ROUTING ||
+        srh[SRH_SEGMENTS_LEFT] != 0)
+        return ENCAP_ERROR_PROTOCOL;
+    size = (srh[SRH_LENGTH] + 1u) * 8;
+    if (size > rest->promised)
+        return ENCAP_ERROR_LENGTH;
+    if (size > rest->size)
+        return ENCAP_ERROR_SHORT;
+    advance(rest, size, rest->promised - size);
+    return ENCAP_OK;
+}
+
 /* SRv6: the DSCP is the outer header's, a CE mark of either counts (RFC 6040). */
 static enum encap_error get_ipv6_in_ipv6(struct rest *rest, struct encap *encap) {
-    enum encap_error error = get_ipv6(rest, PROTOCOL_IPV6, encap);
+    bool has_srh = rest->data[IPV6_NEXT_HEADER] == PROTOCOL_ROUTING;
+    enum encap_error error = get_ipv6(rest, has_srh ? PROTOCOL_ROUTING : PROTOCOL_IPV6, encap);
     uint8_t dscp = encap->dscp;
     uint8_t ecn = encap->ecn;
 
+    if (error == ENCAP_OK && has_srh)
+        error = get_srh(rest);
     if (error != ENCAP_OK)
         return error;
+    encap->has_srh = has_srh;
+    encap->carrier = encap->destination;
     error = get_ipv6(rest, PROTOCOL_UDP, encap);
     encap->dscp = dscp;
     if (ecn == ENCAP_ECN_CE)
@@ -248,7 +308,8 @@ enum encap_error encap_get_ip(const uint8_t *data, size_t size, struct encap *en
         return ENCAP_ERROR_SHORT;
     if (data[0] >> 4 == 4)
         error = get_ipv4(&rest, encap);
-    else if (size > IPV6_NEXT_HEADER && data[IPV6_NEXT_HEADER] == PROTOCOL_IPV6)
+    else if (size > IPV6_NEXT_HEADER && (data[IPV6_NEXT_HEADER] == PROTOCOL_IPV6 ||
+                                         data[IPV6_NEXT_HEADER] == PROTOCOL_ROUTING))
         error = get_ipv6_in_ipv6(&rest, encap);
     else
         error = get_ipv6(&rest, PROTOCOL_UDP, encap);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ethernet, IPv6 or IPv4, and UDP around MRC packets; the EV's place in them; ICRC over the result.
  *
- * Stateless. IPv6-in-IPv6 (SRv6 mode) is read; writing it is to change what stands in front of the
- * inner IP header and nothing else here. Source: wire.md, Encapsulation.
+ * Stateless. In SRv6 mode another IPv6 header, and an SRH (RFC 8754) if asked for, stand in front
+ * of the inner one, which stays as it is. Source: wire.md, Encapsulation.
  */
 #ifndef ENCAP_H
 #define ENCAP_H
@@ -18,7 +18,8 @@ enum {
     ENCAP_IPV4_SIZE = 20,
     ENCAP_IPV6_SIZE = 40,
     ENCAP_UDP_SIZE = 8,
-    ENCAP_SIZE_MAX = 14 + 40 + 8, /* grows with SRv6 */
+    ENCAP_SRH_SIZE = 8 + 16,               /* with one segment */
+    ENCAP_SIZE_MAX = 14 + 40 + 24 + 40 + 8,
 };
 
 enum encap_ecn { ENCAP_ECN_NONE = 0, ENCAP_ECN_ECT0 = 2, ENCAP_ECN_CE = 3 };
@@ -38,12 +39,16 @@ struct flow {
     uint8_t source_mac[6];
     uint8_t destination_mac[6];
     uint16_t udp_port; /* destination port */
+    struct address carrier; /* SRv6: of the outer header; version 0: no outer header */
+    bool has_srh;           /* SRv6: repeat the carrier in an SRH with no segment left */
 };
 
 /* Writes the headers of a frame whose UDP payload has `segment_count` transport packets of together
  * `udp_payload_size` bytes; first IPv4 id is 0. UDP checksum: 0 for one packet; for more, the
  * pseudo-header sum that VIRTIO_NET_HDR_F_NEEDS_CSUM wants. The sizes fit the 16-bit length fields.
- * Room for ENCAP_SIZE_MAX. Returns the bytes written. */
+ * With a carrier the inner header's hop limit and traffic class are the outer's too; segment_count
+ * is 1 then, for the kernel cuts no such frame. Room for ENCAP_SIZE_MAX. Returns the bytes
+ * written. */
 size_t encap_put(const struct flow *flow, uint32_t ev, uint8_t dscp, uint8_t ecn,
                  size_t udp_payload_size, unsigned segment_count, uint8_t *headers);
 
@@ -56,6 +61,8 @@ struct encap {
     uint8_t ecn;  /* CE if any IP header says CE, else the innermost's */
     uint32_t ev;
     uint16_t udp_port;       /* destination port */
+    struct address carrier;  /* SRv6: outer destination as it arrived; version 0: none */
+    bool has_srh;
     const uint8_t *ip;       /* innermost IP header */
     const uint8_t *segments; /* first transport packet */
     size_t segments_size;    /* bytes that are there, at most what the lengths say */
@@ -65,7 +72,8 @@ struct encap {
 enum encap_error {
     ENCAP_OK = 0,
     ENCAP_ERROR_SHORT,    /* ends inside a header */
-    ENCAP_ERROR_PROTOCOL, /* not IPv4 or IPv6 (or 6 in 6) with UDP; options; a fragment */
+    ENCAP_ERROR_PROTOCOL, /* not IPv4 or IPv6 (or 6 in 6, with an SRH that is spent) with UDP;
+                           * options; a fragment */
     ENCAP_ERROR_LENGTH,   /* an inner length is less than the one around it */
 };
 

@@ -7,6 +7,7 @@
 
 #include "config.h"
 #include "psn.h"
+#include "srv6.h"
 
 #define NUMBER_REST ((int64_t)30000000000) /* behaviour.md: a number is not used again for 30 s */
 
@@ -264,11 +265,15 @@ static struct peer_entry *free_peer(struct mrc_endpoint *endpoint) {
 }
 
 static bool is_setup(const mrc_peer_setup *setup) {
+    uint32_t planes = 1;
+
     for (uint32_t i = 0; i < MRC_PLANES; i++) {
         if (!is_address(&setup->addresses[i]) || setup->remote_planes[i] >= MRC_PLANES)
             return false;
+        if (setup->addresses[i].version != 0)
+            planes = i + 1;
     }
-    return true;
+    return srv6_is_valid(&setup->srv6, planes);
 }
 
 int mrc_peer_add(mrc_endpoint *endpoint, int64_t now, const mrc_peer_setup *setup) {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "endpoint.h"
+#include "srv6.h"
 
 enum {
     PADDING_MAX = 9216, /* of a full-size probe */
@@ -50,10 +51,25 @@ static bool route_to(const struct mrc_endpoint *endpoint, uint32_t plane,
     return true;
 }
 
+/* SRv6: the route's EV says which way to the peer. The plane is the one that the packet leaves by,
+ * also for an answer whose EV came by another. */
+static void steer(const struct peer *peer, struct route *route) {
+    const mrc_srv6_template *path = &peer->setup.srv6;
+
+    if (path->block_size == 0 || route->flow.destination.version != 6)
+        return;
+    route->flow.carrier.version = 6;
+    route->flow.has_srh = path->srh;
+    srv6_address(path, (route->ev & ~0xF000u) | route->plane << 12, route->flow.carrier.bytes);
+}
+
 static bool route_to_peer(const struct mrc_endpoint *endpoint, const struct peer *peer,
                           uint32_t plane, struct route *route) {
-    return peer->plane[plane].has_mac && route_to(endpoint, plane, &peer->setup.addresses[plane],
-                                                  peer->plane[plane].mac, route);
+    if (!peer->plane[plane].has_mac || !route_to(endpoint, plane, &peer->setup.addresses[plane],
+                                                 peer->plane[plane].mac, route))
+        return false;
+    steer(peer, route);
+    return true;
 }
 
 /* The slices of a frame while it is written. */
@@ -83,7 +99,8 @@ static uint32_t transport_size(const struct packet *packet) {
 static void put_packet(const struct mrc_endpoint *endpoint, struct writer *writer,
                        const struct packet *packet, uint32_t index) {
     mrc_frame_out *frame = writer->frame;
-    const uint8_t *ip = frame->scratch + ENCAP_ETHERNET_SIZE;
+    const uint8_t *ip = frame->scratch + frame->header_size - ENCAP_UDP_SIZE -
+                        (frame->ip_version == 4 ? ENCAP_IPV4_SIZE : ENCAP_IPV6_SIZE);
     uint8_t *bth = frame->scratch + writer->used;
     uint32_t pad = wire_pad(packet->payload_size);
     uint32_t size = (uint32_t)wire_put(packet, bth);
@@ -196,13 +213,19 @@ static bool put_operation(struct mrc_endpoint *endpoint, const struct control *c
         .ftype = 1,
     };
     struct packet packets[2];
+    const struct peer_entry *entry;
     uint32_t fixed;
 
     if (!route_to(endpoint, control->cause.plane, &control->destination, control->destination_mac,
                   &route))
         return false;
+    entry = endpoint_find_peer(endpoint, &control->destination);
+    if (entry != NULL)
+        steer(&entry->peer, &route);
     fixed = (uint32_t)wire_headers_size(packet.opcode, false) + WIRE_ICRC_SIZE + ENCAP_UDP_SIZE +
             (control->destination.version == 4 ? ENCAP_IPV4_SIZE : ENCAP_IPV6_SIZE);
+    if (route.flow.carrier.version != 0)
+        fixed += ENCAP_IPV6_SIZE + (route.flow.has_srh ? ENCAP_SRH_SIZE : 0u);
     if (control->size > fixed) {
         packet.payload_size = (control->size - fixed) & ~3u;
         if (packet.payload_size > PADDING_MAX)

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-enum { EV_LOW = 1 << 12, SLOT_NONE = -1 };
+enum { SLOT_NONE = -1 };
 
 static void shuffle(struct ev_profile *profile, const struct ev_set *set) {
     for (uint32_t left = set->active; left > 1; left--) {
@@ -20,44 +20,59 @@ static void shuffle(struct ev_profile *profile, const struct ev_set *set) {
     }
 }
 
-/* EV[11:0] runs through the 4096 values in steps of an odd number: no two are equal. */
-static void draw(struct ev_profile *profile, uint32_t plane) {
+static bool is_coprime(uint32_t a, uint32_t b) {
+    while (b != 0) {
+        uint32_t rest = a % b;
+
+        a = b;
+        b = rest;
+    }
+    return a == 1;
+}
+
+/* EV[11:0] runs through the ways in steps of a number coprime to theirs: no two are equal. */
+static void draw(struct ev_profile *profile, uint32_t plane, uint32_t ways) {
     struct ev_set *set = &profile->sets[plane];
-    uint32_t low = prng_next(&profile->prng);
-    uint32_t step = prng_next(&profile->prng) | 1;
+    uint32_t low = prng_next(&profile->prng) % ways;
+    uint32_t step = (prng_next(&profile->prng) | 1) % ways;
+
+    while (!is_coprime(step, ways))
+        step++;
 
     for (uint32_t i = 0; i < (uint32_t)set->active + set->backup; i++) {
         uint32_t high = prng_next(&profile->prng) & 0xFFFF0000u;
 
-        profile->evs[set->first + i] = high | plane << 12 | (low + i * step) % EV_LOW;
+        profile->evs[set->first + i] = high | plane << 12 | (low + i * step) % ways;
         profile->states[set->first + i] = i < set->active ? EV_GOOD : EV_BACKUP;
     }
 }
 
-void ev_profile_init(struct ev_profile *profile, uint64_t seed, uint32_t plane_mask, uint32_t count,
-                     uint32_t backup, uint32_t min_active) {
+static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+void ev_profile_init(struct ev_profile *profile, const struct ev_profile_setup *setup) {
     uint32_t planes = 0;
+    uint32_t count, backup;
 
     memset(profile, 0, sizeof *profile);
-    prng_init(&profile->prng, seed, 1);
-    profile->min_active = min_active;
+    prng_init(&profile->prng, setup->seed, 1);
+    profile->min_active = setup->min_active;
     for (uint32_t i = 0; i < EV_PLANES; i++)
-        planes += plane_mask >> i & 1;
+        planes += setup->plane_mask >> i & 1;
     if (planes == 0)
         return;
-    count = count > EV_ACTIVE_MAX ? EV_ACTIVE_MAX : count;
-    count = count / planes ? count / planes : 1;
-    backup = backup > EV_BACKUP_MAX / planes ? EV_BACKUP_MAX / planes : backup;
+    count = least(setup->count, EV_ACTIVE_MAX) / planes;
+    count = least(count ? count : 1, setup->ways);
+    backup = least(least(setup->backup, EV_BACKUP_MAX / planes), setup->ways - count);
     for (uint32_t i = 0; i < EV_PLANES; i++) {
         struct ev_set *set = &profile->sets[i];
 
-        if (!(plane_mask >> i & 1))
+        if (!(setup->plane_mask >> i & 1))
             continue;
         set->first = (uint16_t)profile->total;
         set->active = (uint16_t)count;
         set->backup = (uint16_t)backup;
         profile->total += count + backup;
-        draw(profile, i);
+        draw(profile, i, setup->ways);
         shuffle(profile, set);
     }
 }

@@ -46,10 +46,18 @@ struct ev_profile {
     uint8_t states[EV_ACTIVE_MAX + EV_BACKUP_MAX]; /* enum ev_state */
 };
 
-/* Draws `count` EVs (16..256; equal numbers a plane, rounded down, at least 1) and `backup` more a
- * plane for the planes in `plane_mask`, which may be 0. At most EV_BACKUP_MAX backups in all. */
-void ev_profile_init(struct ev_profile *profile, uint64_t seed, uint32_t plane_mask, uint32_t count,
-                     uint32_t backup, uint32_t min_active);
+/* What an ev_profile is made of. */
+struct ev_profile_setup {
+    uint64_t seed;
+    uint32_t plane_mask; /* may be 0 */
+    uint32_t ways;       /* EV[11:0] is below this, 1..4096: a plane has no more EVs */
+    uint32_t count;      /* 16..256; equal numbers a plane, rounded down, at least 1 */
+    uint32_t backup;     /* more a plane; at most EV_BACKUP_MAX in all */
+    uint32_t min_active;
+};
+
+/* Draws the EVs. */
+void ev_profile_init(struct ev_profile *profile, const struct ev_profile_setup *setup);
 
 /* The next EV of the plane in its rotation, another than `avoid` where the plane has one (EV_NONE:
  * none to avoid). False when the plane has no EV that may be used: all denied, out or unknown. */

@@ -23,6 +23,7 @@ enum {
     MRC_BURST = 15,        /* most packets of one frame (design.md, Bursts) */
     MRC_FRAME_SLICES = 32, /* headers, then payload and trailer of each packet */
     MRC_FRAME_SCRATCH = 1024,
+    MRC_SRV6_USIDS = 6, /* most uSIDs of one address (RFC 9800, 32-bit block) */
 };
 
 /* What a call returns, and how an operation or a queue pair ended. */
@@ -139,11 +140,25 @@ int mrc_endpoint_set_plane(mrc_endpoint *endpoint, int64_t now, uint32_t plane,
 /* Tells whether the plane's port can take another frame; busy planes are passed over. */
 void mrc_endpoint_set_busy(mrc_endpoint *endpoint, uint32_t plane, bool busy);
 
+/* All SRv6 paths to one peer in one (srv6.h): an EV put into it gives the uSIDs of the packet's
+ * outer destination. */
+typedef struct mrc_srv6_template {
+    uint8_t block[16];
+    uint8_t block_size; /* bytes of block that count; 0: no SRv6, packets go out plain */
+    uint8_t usid_count; /* 1..MRC_SRV6_USIDS */
+    uint8_t uplink_hop; /* which uSID the uplink is added to; usid_count or more: none */
+    bool srh;           /* repeat the path in an SRH (RFC 8754), for those who look on */
+    uint16_t uplinks;   /* uplinks of the first switch, 1..4096; 1 where they play no part */
+    uint16_t plane_stride; /* what each plane adds to every uSID */
+    uint16_t usids[MRC_SRV6_USIDS]; /* of plane 0, uplink 0 */
+} mrc_srv6_template;
+
 /* A peer's planes as paired with ours: index is our plane. */
 typedef struct mrc_peer_setup {
     uint64_t incarnation;
     mrc_address addresses[MRC_PLANES]; /* version 0: not paired */
     uint8_t remote_planes[MRC_PLANES]; /* the peer's number for that plane */
+    mrc_srv6_template srv6;            /* IPv6 planes only */
 } mrc_peer_setup;
 
 /* Adds a peer and starts probing its planes; returns its number. Queue pairs of one incarnation

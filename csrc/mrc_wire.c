@@ -107,6 +107,9 @@ int mrc_wire_decode(const uint8_t *data, size_t size, uint64_t trim_dscps, mrc_w
     wire->ecn = encap.ecn;
     wire->ev = encap.ev;
     wire->udp_port = encap.udp_port;
+    wire->has_carrier = encap.carrier.version != 0;
+    wire->has_srh = encap.has_srh;
+    memcpy(wire->carrier, encap.carrier.bytes, sizeof wire->carrier);
     return get_transport(&encap, trim_dscps, wire);
 }
 
@@ -116,10 +119,19 @@ static void put_addresses(const mrc_wire *wire, struct flow *flow) {
     memcpy(flow->source.bytes, wire->source, sizeof wire->source);
     memcpy(flow->destination.bytes, wire->destination, sizeof wire->destination);
     flow->udp_port = wire->udp_port;
+    flow->carrier.version = wire->has_carrier ? 6 : 0;
+    flow->has_srh = wire->has_srh;
+    memcpy(flow->carrier.bytes, wire->carrier, sizeof wire->carrier);
 }
 
 static bool may_have_payload(uint8_t opcode) {
     return wire_is_write(opcode) || opcode == WIRE_ENDPOINT_REQUEST;
+}
+
+/* Where the inner IP header stands, in headers of this size. */
+static size_t inner_at(const mrc_wire *wire, size_t headers_size) {
+    return headers_size - ENCAP_UDP_SIZE -
+           (wire->ip_version == 4 ? ENCAP_IPV4_SIZE : ENCAP_IPV6_SIZE);
 }
 
 int mrc_wire_encode(const mrc_wire *wire, uint8_t *out, size_t room) {
@@ -132,7 +144,8 @@ int mrc_wire_encode(const mrc_wire *wire, uint8_t *out, size_t room) {
     packet_from_wire(&packet, wire);
     if (wire->payload_size > 0 && (wire->trimmed || !may_have_payload(wire->opcode)))
         return MRC_WIRE_LONG;
-    if ((wire->trimmed || wire->ts) && !wire_is_write(wire->opcode))
+    if (((wire->trimmed || wire->ts) && !wire_is_write(wire->opcode)) ||
+        (wire->has_carrier && wire->ip_version != 6))
         return MRC_WIRE_FIELD;
     headers_size = wire_put(&packet, headers);
     if (headers_size == 0)
@@ -144,7 +157,7 @@ int mrc_wire_encode(const mrc_wire *wire, uint8_t *out, size_t room) {
         headers_size -= wire_has_immediate(wire->opcode) && !wire->has_immediate ? 4 : 0;
         size = headers_size;
     }
-    if (size > UINT16_MAX - ENCAP_IPV4_SIZE - ENCAP_UDP_SIZE ||
+    if (size > UINT16_MAX - ENCAP_SIZE_MAX ||
         size + ENCAP_SIZE_MAX - ENCAP_ETHERNET_SIZE > room)
         return MRC_WIRE_ROOM;
     outer_size = encap_put(&flow, wire->ev, wire->dscp, wire->ecn, size, 1, outer);
@@ -156,6 +169,7 @@ int mrc_wire_encode(const mrc_wire *wire, uint8_t *out, size_t room) {
     if (packet.payload_size > 0)
         memcpy(out + outer_size + headers_size, packet.payload, packet.payload_size);
     memset(out + outer_size + headers_size + packet.payload_size, 0, pad);
-    icrc_store(icrc_state(out, out + outer_size, size), out + outer_size + size - WIRE_ICRC_SIZE);
+    icrc_store(icrc_state(out + inner_at(wire, outer_size), out + outer_size, size),
+               out + outer_size + size - WIRE_ICRC_SIZE);
     return (int)(outer_size + size);
 }

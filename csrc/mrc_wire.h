@@ -37,6 +37,9 @@ typedef struct mrc_wire {
     uint8_t ecn;
     uint32_t ev;
     uint16_t udp_port;
+    bool has_carrier;    /* SRv6: another IPv6 header stands in front of the IPv6 header */
+    bool has_srh;        /* SRv6: and an SRH between them, with no segment left */
+    uint8_t carrier[16]; /* SRv6: destination of the outer header; its source is `source` */
     bool trimmed;       /* a write cut to its headers by a switch: no payload, no ICRC */
     bool has_immediate; /* false: none, or cut off */
     uint8_t pad;        /* decode: BTH.pad; encode: of a trimmed packet, else computed */
@@ -85,9 +88,9 @@ typedef struct mrc_wire {
 } mrc_wire;
 
 /* Reads one packet from its IP header on. Bit n of `trim_dscps`: DSCP n marks a trimmed packet.
- * A write with such a DSCP that is no whole packet is taken as trimmed. Of IPv6-in-IPv6,
- * addresses and EV are the inner packet's. After an error only the members up to `udp_port`, and
- * `opcode`, have a meaning; 0 when the data ended before them. */
+ * A write with such a DSCP that is no whole packet is taken as trimmed. Of IPv6-in-IPv6, source,
+ * destination and EV are the inner packet's. After an error only the members up to `udp_port`,
+ * and `opcode`, have a meaning; 0 when the data ended before them. */
 int mrc_wire_decode(const uint8_t *data, size_t size, uint64_t trim_dscps, mrc_wire *wire);
 
 /* Writes a packet with hop limit 64, DF, IPv4 id 0 and UDP checksum 0. Returns its bytes. */

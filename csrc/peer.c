@@ -22,6 +22,9 @@ enum {
     HEADERS = 40 + 8 + 12 + 4 + 16 + 4 + 4, /* IPv6 UDP BTH METH RETH ImmDt ICRC */
     TSETH = 4,
     IPV4_LESS = 20,
+    OUTER_IPV6 = 40, /* SRv6 */
+    OUTER_SRH = 24,
+    EV_LOW = 1 << 12, /* values of EV[11:0] */
     NOMINAL_EXTRA = 40 /* nominal size is UDP length + 40 */
 };
 
@@ -56,6 +59,7 @@ void peer_on_setup(struct peer *peer, int64_t now, const mrc_peer_setup *setup) 
         peer->told[i] = peer->planes[i].info.address;
         peer_on_facts(peer, now, i);
     }
+    peer->setup.srv6 = setup->srv6;
 }
 
 /* Whether a plane has the address that the peer knows it by: from another it takes nothing. */
@@ -67,10 +71,24 @@ static bool has_told_address(const struct peer *peer, uint32_t plane) {
            memcmp(now->bytes, told->bytes, sizeof now->bytes) == 0;
 }
 
+static bool has_srv6(const struct peer *peer) { return peer->setup.srv6.block_size > 0; }
+
+/* The kernel refuses a frame of several packets with an outer IPv6 header (ENOMEM). */
+static bool may_burst(const struct peer *peer) {
+    return peer->config->burst > 1 && !has_srv6(peer);
+}
+
+uint32_t peer_ways(const struct peer *peer) {
+    return has_srv6(peer) ? peer->setup.srv6.uplinks : EV_LOW;
+}
+
 uint32_t peer_packet_size(const struct peer *peer, uint32_t plane, uint32_t mtu) {
     bool is_ipv4 = peer->setup.addresses[plane].version == 4;
+    uint32_t outer = !has_srv6(peer) || is_ipv4 ? 0 : OUTER_IPV6;
 
-    return mtu + HEADERS + TSETH - (is_ipv4 ? IPV4_LESS : 0);
+    if (outer > 0 && peer->setup.srv6.srh)
+        outer += OUTER_SRH;
+    return mtu + HEADERS + TSETH + outer - (is_ipv4 ? IPV4_LESS : 0);
 }
 
 static uint32_t needed(const struct peer *peer, uint32_t plane) {
@@ -307,7 +325,7 @@ uint32_t peer_burst(const struct peer *peer, uint32_t plane, uint32_t packet_siz
     uint64_t most;
     uint64_t fair;
 
-    if (!path_can_burst(&peer->plane[plane].path))
+    if (!may_burst(peer) || !path_can_burst(&peer->plane[plane].path))
         return 1;
     for (uint32_t i = 0; i < MRC_PLANES; i++)
         planes += is_up(peer, i);
@@ -611,7 +629,7 @@ static void plan_probes(struct peer *peer, int64_t now, uint32_t i) {
     /* A plane that loses packets is asked by packets like them. */
     if (plane->path.state == MRC_PLANE_UP && plane->path.losses > 0)
         plane->due = 1u << PEER_PROBE_FULL | 1u << PEER_PROBE_FULL_SECOND;
-    if (path_wants_burst(&plane->path, size) && peer->config->burst > 1)
+    if (path_wants_burst(&plane->path, size) && may_burst(peer))
         plane->due |= 1u << PEER_PROBE_BURST;
     path_on_probed(&plane->path, peer->config, now, &plan);
     peer->asked++;
@@ -686,7 +704,8 @@ bool peer_take_probe(struct peer *peer, struct peer_probe *probe) {
         probe->plane = i;
         probe->kind = (enum peer_probe_kind)kind;
         probe->size = is_full(kind) ? needed(peer, i) : 0;
-        probe->ev = (prng_next(&peer->prng) & 0xFFFF0FFFu) | i << 12;
+        probe->ev = prng_next(&peer->prng) & 0xFFFF0000u;
+        probe->ev |= i << 12 | prng_below(&peer->prng, peer_ways(peer));
         if (kind == PEER_PROBE_SMALL && path->state == MRC_PLANE_UP && path->reverse_count > 0)
             probe->ev = path->reverse_evs[prng_next(&peer->prng) % path->reverse_count];
         return true;

@@ -99,7 +99,10 @@ bool peer_on_received(struct peer *peer, int64_t now);
 /* A queue pair with this MTU now belongs to it. */
 void peer_on_qp(struct peer *peer, int64_t now, uint32_t mtu);
 
-/* Bytes of the IP packet that carries `mtu` bytes on this plane. */
+/* How many values of EV[11:0] name different ways: in SRv6 mode as many as there are uplinks. */
+uint32_t peer_ways(const struct peer *peer);
+
+/* Bytes of the IP packet (in SRv6 mode the outer one) that carries `mtu` bytes on this plane. */
 uint32_t peer_packet_size(const struct peer *peer, uint32_t plane, uint32_t mtu);
 
 /* The plane for a packet of `nominal` bytes: another than `avoid` where one is up. Returns its

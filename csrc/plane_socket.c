@@ -28,6 +28,8 @@ enum {
     IPV6_UDP = OFFSET_IP + 40,
     INNER_NEXT = IPV6_UDP + 6,
     INNER_UDP = IPV6_UDP + 40,
+    SRH_NEXT = IPV6_UDP, /* where an SRH stands, if there is one; the rest moves by its size */
+    SRH_LENGTH = IPV6_UDP + 1,
     IPV4_PROTOCOL = OFFSET_IP + 9,
     IPV4_UDP = OFFSET_IP + 20,
     VLAN_ID = 0xFFF, /* of a tag; ID 0 is none, but priority */
@@ -39,35 +41,48 @@ enum {
 /* ---- The filter ---- */
 
 /* Lets through UDP to our port whose queue pair number has our prefix, or prefix 0 (endpoint
- * operations), in IPv4, IPv6, or IPv6 in IPv6. Frames for other hosts are seen where a port is
- * promiscuous, those of a VLAN also by the interface below it: neither are ours. X becomes the
- * offset of the UDP header. */
+ * operations), in IPv4, IPv6, or IPv6 in IPv6, there also behind an SRH. Frames for other hosts are
+ * seen where a port is promiscuous, those of a VLAN also by the interface below it: neither are
+ * ours. X becomes the offset of the UDP header. */
 static int attach_filter(int fd, uint16_t port, uint8_t prefix) {
     struct sock_filter code[] = {
         /*  0 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_PKTTYPE)),
-        /*  1 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PACKET_OTHERHOST, 21, 0),
+        /*  1 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PACKET_OTHERHOST, 34, 0),
         /*  2 */ BPF_STMT(BPF_LD | BPF_H | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_VLAN_TAG)),
-        /*  3 */ BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, VLAN_ID, 19, 0),
+        /*  3 */ BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, VLAN_ID, 32, 0),
         /*  4 */ BPF_STMT(BPF_LD | BPF_H | BPF_ABS, OFFSET_ETHERTYPE),
-        /*  5 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ETH_P_IPV6, 0, 7),
+        /*  5 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ETH_P_IPV6, 0, 20),
         /*  6 */ BPF_STMT(BPF_LDX | BPF_W | BPF_IMM, IPV6_UDP),
         /*  7 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, IPV6_NEXT),
-        /*  8 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_UDP, 8, 0),
-        /*  9 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_IPV6, 0, 13),
+        /*  8 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_UDP, 21, 0),
+        /*  9 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_IPV6, 0, 3),
         /* 10 */ BPF_STMT(BPF_LDX | BPF_W | BPF_IMM, INNER_UDP),
         /* 11 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, INNER_NEXT),
-        /* 12 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_UDP, 4, 10),
-        /* 13 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ETH_P_IP, 0, 9),
-        /* 14 */ BPF_STMT(BPF_LDX | BPF_W | BPF_IMM, IPV4_UDP),
-        /* 15 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, IPV4_PROTOCOL),
-        /* 16 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_UDP, 0, 6),
-        /* 17 */ BPF_STMT(BPF_LD | BPF_H | BPF_IND, UDP_PORT),
-        /* 18 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, port, 0, 4),
-        /* 19 */ BPF_STMT(BPF_LD | BPF_B | BPF_IND, QP_PREFIX),
-        /* 20 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, prefix, 1, 0),
-        /* 21 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1),
-        /* 22 */ BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
-        /* 23 */ BPF_STMT(BPF_RET | BPF_K, 0),
+        /* 12 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_UDP, 17, 23),
+        /* 13 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_ROUTING, 0, 22),
+        /* 14 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, SRH_NEXT),
+        /* 15 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_IPV6, 0, 20),
+        /* 16 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, SRH_LENGTH),
+        /* 17 */ BPF_STMT(BPF_ALU | BPF_ADD | BPF_K, 1),
+        /* 18 */ BPF_STMT(BPF_ALU | BPF_LSH | BPF_K, 3),
+        /* 19 */ BPF_STMT(BPF_MISC | BPF_TAX, 0),
+        /* 20 */ BPF_STMT(BPF_LD | BPF_B | BPF_IND, INNER_NEXT),
+        /* 21 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_UDP, 0, 14),
+        /* 22 */ BPF_STMT(BPF_MISC | BPF_TXA, 0),
+        /* 23 */ BPF_STMT(BPF_ALU | BPF_ADD | BPF_K, INNER_UDP),
+        /* 24 */ BPF_STMT(BPF_MISC | BPF_TAX, 0),
+        /* 25 */ BPF_STMT(BPF_JMP | BPF_JA, 4),
+        /* 26 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ETH_P_IP, 0, 9),
+        /* 27 */ BPF_STMT(BPF_LDX | BPF_W | BPF_IMM, IPV4_UDP),
+        /* 28 */ BPF_STMT(BPF_LD | BPF_B | BPF_ABS, IPV4_PROTOCOL),
+        /* 29 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_UDP, 0, 6),
+        /* 30 */ BPF_STMT(BPF_LD | BPF_H | BPF_IND, UDP_PORT),
+        /* 31 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, port, 0, 4),
+        /* 32 */ BPF_STMT(BPF_LD | BPF_B | BPF_IND, QP_PREFIX),
+        /* 33 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, prefix, 1, 0),
+        /* 34 */ BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1),
+        /* 35 */ BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+        /* 36 */ BPF_STMT(BPF_RET | BPF_K, 0),
     };
     struct sock_fprog program = {.len = sizeof code / sizeof code[0], .filter = code};
 

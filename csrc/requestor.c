@@ -44,8 +44,14 @@ void requestor_init(struct requestor *requestor, int64_t now, const struct reque
     requestor->probe_plane = MRC_PLANES;
     requestor->age_start = now;
     loss_init(&requestor->loss, setup->local->psn, setup->chunk_pool);
-    ev_profile_init(&requestor->evs, setup->seed, setup->plane_mask, config->ev_count,
-                    config->ev_backup, config->ev_min_active);
+    ev_profile_init(&requestor->evs, &(struct ev_profile_setup){
+                                         .seed = setup->seed,
+                                         .plane_mask = setup->plane_mask,
+                                         .ways = peer_ways(setup->peer),
+                                         .count = config->ev_count,
+                                         .backup = config->ev_backup,
+                                         .min_active = config->ev_min_active,
+                                     });
     suspects_init(&requestor->suspects);
     for (uint32_t i = 0; i < MRC_PLANES; i++) {
         if ((setup->plane_mask >> i & 1) && setup->peer->plane[i].path.state != MRC_PLANE_UP)

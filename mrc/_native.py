@@ -20,6 +20,7 @@ from mrc._core import ffi, lib
 from mrc.config import Config, is_engine_setting
 from mrc.errors import AfterForkError, CapabilityError, ConfigError, MRCError
 from mrc.planes import Address
+from mrc.topology import Template
 
 __all__ = [
     "Attributes",
@@ -138,6 +139,18 @@ _fork_hook: list[bool] = []
 def _forget_all() -> None:
     for engine in list(_engines):
         engine._forget()
+
+
+def _fill_template(out: Any, path: Template, *, srh: bool) -> None:
+    out.block = path.block.network_address.packed
+    out.block_size = path.block.prefixlen // 8
+    out.usid_count = len(path.usids)
+    out.uplink_hop = len(path.usids) if path.uplink_hop is None else path.uplink_hop
+    out.srh = srh
+    out.uplinks = path.uplinks
+    out.plane_stride = path.plane_stride
+    for hop, usid in enumerate(path.usids):
+        out.usids[hop] = usid
 
 
 def _fill_address(out: Any, address: Address | None) -> None:
@@ -292,8 +305,22 @@ class Engine:
             "address": _read_address(out.info.address),
         }
 
-    def add_peer(self, incarnation: int, planes: Sequence[PeerPlane]) -> int:
-        """Adds a peer, or finds the one that is there; returns its number."""
+    def add_peer(
+        self,
+        incarnation: int,
+        planes: Sequence[PeerPlane],
+        path: Template | None = None,
+        *,
+        srh: bool = False,
+    ) -> int:
+        """Adds a peer, or finds the one that is there; returns its number.
+
+        Args:
+            incarnation: Its.
+            planes: Those of its planes that are paired with ours.
+            path: SRv6: the ways to it; None: packets go out plain.
+            srh: SRv6: repeat the way in an SRH.
+        """
         setup = ffi.new("mrc_peer_setup *")
         hops = ffi.new("mrc_address[]", lib.MRC_PLANES)
         setup.incarnation = incarnation
@@ -301,6 +328,8 @@ class Engine:
             _fill_address(setup.addresses[plane.number], plane.address)
             _fill_address(hops[plane.number], plane.next_hop)
             setup.remote_planes[plane.number] = plane.remote
+        if path is not None:
+            _fill_template(setup.srv6, path, srh=srh)
         return self._check(lib.mrc_engine_peer_add(self.raw, setup, hops), "peer")
 
     def fail_peer(self, peer: int, status: int) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
 from mrc.errors import ConfigError
 
-__all__ = ["Config", "Policy", "is_engine_setting"]
+__all__ = ["Config", "Policy", "Routing", "is_engine_setting"]
 
 Policy = Literal["adaptive", "equal"]
+Routing = Literal["ecmp", "srv6"]
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -76,6 +78,10 @@ class Config:
 
         policy: `adaptive`: packets go where they drain; `equal`: every live plane carries the same,
             for a fabric that runs nothing else (the rule of MRC). [adaptive; choice]
+        routing: `ecmp`: switches choose the way by a hash of the entropy value; `srv6`: the sender
+            names it in an outer IPv6 header, as `topology` says. [ecmp; MRC]
+        topology: File that describes the fabric, for `srv6`. [topology.toml; choice]
+        srh: In `srv6`, repeat the way in an SRH, for those who look on. [False; choice]
         ev_count: Entropy values of a queue pair, over all planes. [128; MRC, 128-256]
         ev_backup: Spare entropy values of each plane. [8; choice]
         ev_min_active: Entropy values of a live plane that stay in use whatever happens.
@@ -145,6 +151,9 @@ class Config:
 
     # Which way it takes.
     policy: Policy = "adaptive"
+    routing: Routing = "ecmp"
+    topology: str | os.PathLike[str] = "topology.toml"
+    srh: bool = False
     ev_count: int = _setting(128, 16, 256)
     ev_backup: int = _setting(8, 0, 64)
     ev_min_active: int = _setting(4, 1, 256)
@@ -199,6 +208,12 @@ class Config:
     def __post_init__(self) -> None:
         if self.policy not in {"adaptive", "equal"}:
             raise ConfigError(f"policy = {self.policy!r} is neither 'adaptive' nor 'equal'")
+        if self.routing not in {"ecmp", "srv6"}:
+            raise ConfigError(f"routing = {self.routing!r} is neither 'ecmp' nor 'srv6'")
+        if not isinstance(self.topology, str | os.PathLike):
+            raise ConfigError(f"topology = {self.topology!r} is not the path of a file")
+        if not isinstance(self.srh, bool):
+            raise ConfigError(f"srh = {self.srh!r} is neither True nor False")
         if self.mtu not in {0, 1024, 2048, 4096, 8192}:
             raise ConfigError(
                 f"mtu = {self.mtu!r} is not the payload of a packet, 1024, 2048, 4096 or 8192 "

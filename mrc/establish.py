@@ -22,6 +22,7 @@ from mrc.errors import (
 from mrc.handshake import Kind, Refusal, Setup
 from mrc.link import Link, PairedPlane
 from mrc.planes import RemotePlane, next_hop, pair
+from mrc.steering import overhead
 
 if TYPE_CHECKING:
     from mrc.hub import Hub
@@ -82,7 +83,7 @@ def _setup(
 
 
 def _mtu(endpoint: Hub, link_mtus: Sequence[int]) -> int:
-    fitting = handshake.fit_mtu(link_mtus)
+    fitting = handshake.fit_mtu([mtu - overhead(endpoint.config) for mtu in link_mtus])
     return min(fitting, endpoint.config.mtu or fitting)
 
 

@@ -26,6 +26,7 @@ from mrc.errors import (
     MRCError,
 )
 from mrc.planes import LocalPlane, RemotePlane, discover
+from mrc.steering import Steering
 
 if TYPE_CHECKING:
     from mrc.link import Link
@@ -60,6 +61,7 @@ class Hub:
         self.closes_when_unused = False
         self._specs = planes
         self._engine: Engine | None = None
+        self._steering: Steering | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = asyncio.Lock()
         self._domains = itertools.count(1)
@@ -80,6 +82,7 @@ class Hub:
         if not found.planes:
             told = "; ".join(f"{name}: {why}" for name, why in found.excluded.items())
             raise ConfigError(f"no interface can be a plane ({told or 'none was named'})")
+        steering = await asyncio.to_thread(Steering.of, self.config, found.planes)
         engine = Engine(self.config)
         try:
             for plane in found.planes:
@@ -88,6 +91,7 @@ class Hub:
             engine.close()
             raise
         self.local_planes = found.planes
+        self._steering = steering
         self._engine = engine
         self._process = os.getpid()
         self._loop = asyncio.get_running_loop()
@@ -177,8 +181,15 @@ class Hub:
         return fresh
 
     def add_peer(self, incarnation: int, planes: Sequence[PeerPlane]) -> int:
-        """Adds a peer, or finds the one that is there."""
-        number = self.engine.add_peer(incarnation, planes)
+        """Adds a peer, or finds the one that is there.
+
+        Raises:
+            HandshakeError: It is no host of the topology.
+        """
+        path = None
+        if self._steering is not None:
+            path = self._steering.template([plane.address for plane in planes])
+        number = self.engine.add_peer(incarnation, planes, path, srh=self.config.srh)
         self._peers[incarnation] = number
         return number
 

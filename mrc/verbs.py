@@ -35,6 +35,7 @@ from mrc.errors import ConfigError, HandshakeError, MRCError, ProtocolError
 from mrc.handshake import Kind, Lent, Setup
 from mrc.memory import RemoteRegion, check_immediate, describe, flat, writable
 from mrc.planes import LocalPlane, RemotePlane, discover, next_hop, pair
+from mrc.steering import Steering, overhead
 
 __all__ = ["MAX_WRITE", "MR", "QP", "Context", "Event", "RemoteRegion", "exchange"]
 
@@ -127,7 +128,7 @@ class QP:
         self._planes = context._describe()
         if not self._planes:
             raise HandshakeError("no plane has an IP address now")
-        fitting = handshake.fit_mtu([plane.mtu for plane in self._planes])
+        fitting = handshake.fit_mtu([plane.mtu - overhead(config) for plane in self._planes])
         local = self._engine.create_qp(
             context._domain,
             mtu=min(fitting, config.mtu or fitting),
@@ -179,7 +180,11 @@ class QP:
         ]
         if not planes:
             raise HandshakeError("no plane in common")
-        peer = self._engine.add_peer(setup.incarnation, planes)
+        steering, path = self._context._steering, None
+        if steering is not None:
+            path = steering.template([plane.address for plane in planes])
+        srh = self._context.config.srh
+        peer = self._engine.add_peer(setup.incarnation, planes, path, srh=srh)
         self._engine.connect_qp(self.number, peer, setup.attributes)
 
     def _pairs(self, setup: Setup) -> list[tuple[RemotePlane, RemotePlane]]:
@@ -258,13 +263,15 @@ class Context:
 
         Raises:
             CapabilityError: This process may not open raw sockets.
-            ConfigError: A named interface does not exist, or nothing can be a plane.
+            ConfigError: A named interface does not exist, nothing can be a plane, or the planes
+                are not those of a host of the topology.
         """
         self.config = config or Config()
         found = discover(planes, dad_timeout=self.config.dad_timeout)
         if not found.planes:
             raise ConfigError("no interface can be a plane")
         self._planes: tuple[LocalPlane, ...] = found.planes
+        self._steering = Steering.of(self.config, found.planes)
         self._domain = 1
         self._qps: dict[int, QP] = {}
         self._engine = Engine(self.config, threaded=False)

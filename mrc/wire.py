@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NotRequired, TypedDict
 
 from mrc._core import ffi, lib
 from mrc.errors import ProtocolError
@@ -52,6 +52,8 @@ class Packet(TypedDict):
         dscp: Traffic class, 0-63.
         ecn: 0 none, 2 ECT(0), 3 CE.
         ev: Entropy value, 32 bits; over IPv4 only the lower 16 travel.
+        carrier: In SRv6 mode, destination of the outer IPv6 header; its source is `src`.
+        srh: 1: an SRH (RFC 8754) with no segment left follows it.
         fields: The headers' fields and the payload.
     """
 
@@ -63,6 +65,8 @@ class Packet(TypedDict):
     dscp: int
     ecn: int
     ev: int
+    carrier: NotRequired[str]
+    srh: NotRequired[int]
     fields: dict[str, int | str]
 
 
@@ -116,7 +120,7 @@ _BITS: Final = {
 }
 
 # More than all headers, pad and ICRC of one packet take, in bytes.
-_OVERHEAD: Final = 128
+_OVERHEAD: Final = 192
 
 # Members of the C struct that have another name than the field.
 _MEMBERS: Final = {"se": "solicited"}
@@ -193,7 +197,7 @@ def decode(
     if out.has_immediate:
         fields["immediate"] = out.immediate
     width = 4 if out.ip_version == 4 else 16
-    return {
+    read: Packet = {
         "name": name,
         "opcode": out.opcode,
         "ip_version": out.ip_version,
@@ -204,6 +208,11 @@ def decode(
         "ev": out.ev,
         "fields": fields,
     }
+    if out.has_carrier:
+        read["carrier"] = str(ipaddress.IPv6Address(bytes(out.carrier)))
+    if out.has_srh:
+        read["srh"] = 1
+    return read
 
 
 class _Reader:
@@ -273,6 +282,12 @@ def _fill_headers(out: Any, packet: _Reader) -> str:
     for key, member in (("src", out.source), ("dst", out.destination)):
         address = packet.address(key, out.ip_version)
         ffi.memmove(member, address, len(address))
+    if packet.has("carrier"):
+        if out.ip_version != 6:
+            raise ProtocolError("packet: carrier has no place around an IPv4 packet")
+        out.has_carrier = True
+        ffi.memmove(out.carrier, packet.address("carrier", 6), 16)
+        out.has_srh = packet.has("srh") and packet.integer("srh", 1)
     out.dscp = packet.integer("dscp", 6)
     out.ecn = packet.integer("ecn", 2)
     out.ev = packet.integer("ev", 16 if out.ip_version == 4 else 32)

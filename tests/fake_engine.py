@@ -96,7 +96,9 @@ class FakeEngine:
         zeros = dict.fromkeys(("receive_buffer", "kernel_drops", "send_errors"), 0)
         return {"name": name, "address": address, "mtu": 4200, **flags, **zeros}
 
-    def add_peer(self, incarnation: int, planes: Sequence[PeerPlane]) -> int:
+    def add_peer(
+        self, incarnation: int, planes: Sequence[PeerPlane], path: object, *, srh: bool
+    ) -> int:
         self.peers[len(self.peers)] = FakeEngine.everybody[incarnation]
         return len(self.peers) - 1
 

@@ -33,7 +33,7 @@ CFLAGS = [
 # strangers to each other.
 LAYERS = {
     "leaf": {"bytes", "mrc", "pool", "prng", "psn", "ring"},
-    "bytes": {"encap", "icrc", "icrc_table"},
+    "bytes": {"encap", "icrc", "icrc_table", "srv6"},
     "packet": {"wire"},
     "state": {
         *("config", "ev_profile", "events", "loss", "memory_table", "nscc", "path"),
@@ -161,7 +161,7 @@ def test_ffi_and_lib_are_known_to_three_modules_alone() -> None:
 
 def test_what_has_nothing_to_wait_for_does_not_import_asyncio() -> None:
     synchronous = {"errors", "config", "dissect", "wire", "_native", "planes", "topology"}
-    synchronous |= {"topology_file", "verbs"}
+    synchronous |= {"steering", "topology_file", "verbs"}
     for path in library():
         if path.stem in synchronous:
             assert "asyncio" not in {module for module, _ in imports(path)}, name(path)
