@@ -34,7 +34,7 @@ help:  ## these lines
 	$(RUN) -m pip install -q --disable-pip-version-check -e '.[test]'
 	@touch $@
 
-build/stamp: .venv/stamp tools/backend.py $(wildcard csrc/*.[ch])
+build/stamp: .venv/stamp tools/backend.py $(wildcard csrc/*.[ch] csrc/fabric/*.[ch] tools/fabric/*.[ch])
 	CFLAGS=-Werror $(RUN) tools/backend.py
 	@mkdir -p build && touch $@
 
@@ -53,7 +53,7 @@ test: build  ## the whole suite; as root also over real packets
 
 asan: build  ## the suite, but for its speed, with the address and undefined-behaviour sanitizers
 	@rm -rf build/asan && mkdir -p build/asan && cp -r $(ASAN_TREE) build/asan
-	@rm -f build/asan/mrc/_core*.so && rm -rf build/asan/tests/native/_build
+	@rm -f build/asan/mrc/_core*.so build/asan/tools/fabric/_fabric*.so && rm -rf build/asan/tests/native/_build
 	cd build/asan && CFLAGS="-Werror $(SANITIZE)" LDFLAGS="$(SANITIZE)" \
 	  $(abspath $(RUN)) tools/backend.py
 	cd build/asan && MRC_SANITIZE=1 PYTHONPATH="$$PWD" PYTHONMALLOC=malloc \
@@ -70,7 +70,7 @@ bench: build  ## the measurements
 	$(RUN) -m tools.bench
 
 clean:  ## everything that was built
-	rm -rf .venv build dist *.egg-info mrc/_core*.so tests/native/_build
+	rm -rf .venv build dist *.egg-info mrc/_core*.so tools/fabric/_fabric*.so tests/native/_build
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -127,6 +127,11 @@ def test_a_c_file_includes_only_what_its_layer_may_know(path: Path) -> None:
         assert included == path.stem or layer(included) in allowed, included
 
 
+def test_the_fabric_s_sockets_compile_without_a_warning(tmp_path: Path) -> None:
+    source = ROOT / "tools/fabric/packet_io.c"
+    run("gcc", *CFLAGS, f"-I{CSRC}", f"-I{CSRC}/fabric", "-c", source, "-o", tmp_path / "o")
+
+
 def test_the_fabric_knows_nothing_of_endpoints() -> None:
     own = {path.stem for path in CSRC.glob("fabric/*.h")}
     for path in CSRC.glob("fabric/*.[ch]"):

@@ -3,7 +3,8 @@
 
 The declarations for cffi are cut out of `csrc/mrc*.h` between the marks `/* cffi: begin */` and
 `/* cffi: end */`, so that no declaration stands twice; the sources are all of `csrc/*.c`.
-`python tools/backend.py` builds the extension in place, into `mrc/`; CFLAGS and LDFLAGS of the
+`python tools/backend.py` builds the extension in place, into `mrc/`, and beside it the rig's switch
+fabric, `tools/fabric/_fabric`, which is no part of the library; CFLAGS and LDFLAGS of the
 environment are added to the flags, which is how `-Werror` and the sanitizers come in.
 """
 
@@ -30,6 +31,8 @@ GLUE_QUIET = "".join(
     f'#pragma GCC diagnostic ignored "{warning}"\n'
     for warning in ("-Wpedantic", "-Wconversion", "-Wcast-qual", "-Wmissing-prototypes")
 )
+
+FABRIC_HEADERS = ["csrc/fabric/fabric.h", "tools/fabric/packet_io.h"]
 
 # The stable ABI of CPython 3.11, except where a build of Python has none.
 STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
@@ -62,6 +65,28 @@ def write_glue() -> None:
     GLUE.parent.mkdir(exist_ok=True)
     ffi.emit_c_code(str(GLUE))
     GLUE.write_text(GLUE_QUIET + GLUE.read_text())
+
+
+def build_fabric() -> None:
+    """Builds `tools/fabric/_fabric`: csrc/fabric and the packet sockets around it."""
+    ffi = cffi.FFI()
+    ffi.cdef("".join(map(declarations, FABRIC_HEADERS)))
+    includes = "".join(f'#include "{Path(header).name}"\n' for header in FABRIC_HEADERS)
+    sources = [*Path("csrc/fabric").glob("*.c"), Path("csrc/timer_heap.c")]
+    ffi.set_source(
+        "_fabric",
+        GLUE_QUIET + includes,
+        sources=sorted(
+            str(path.resolve()) for path in [*sources, *Path("tools/fabric").glob("*.c")]
+        ),
+        include_dirs=[
+            str(Path(folder).resolve()) for folder in ("csrc", "csrc/fabric", "tools/fabric")
+        ],
+        undef_macros=["NDEBUG"],
+        extra_compile_args=[*CFLAGS, "-Wall", "-Wextra"],
+    )
+    target = Path("tools/fabric/_fabric.*").resolve()
+    ffi.compile(tmpdir="build/fabric", target=str(target))
 
 
 def setup() -> None:
@@ -104,5 +129,6 @@ build_editable = _backend.build_editable
 
 if __name__ == "__main__":
     os.chdir(ROOT)
+    build_fabric()
     sys.argv[1:] = ["--quiet", "build_ext", "--inplace"]
     setup()

@@ -21,6 +21,8 @@
 #define FABRIC_NEVER INT64_MAX
 #define FABRIC_ENTRANCE UINT32_MAX /* fabric_rule.port: every host's own port, once a packet */
 
+/* cffi: begin */
+
 enum { FABRIC_MILLION = 1000000, FABRIC_OVERHEAD = 24 /* preamble, FCS and gap of a frame */ };
 
 /* A host, or a switch with its uSID. */
@@ -28,8 +30,8 @@ struct fabric_node_config {
     bool is_switch;
     bool has_usid;
     uint16_t usid;
-    /* Of several ports of a route a hash of addresses and EV picks one; with width > 0 the field
-     * (EV >> shift) of that width is the number of the port (stev). */
+    /* Of several ports of a route a hash of addresses and EV (of TCP, ports) picks one; with
+     * width > 0 the field (EV >> shift) of that width is the number of the port (stev). */
     uint8_t ev_shift;
     uint8_t ev_width;
 };
@@ -102,9 +104,9 @@ enum fabric_drop {
     FABRIC_DROPS,
 };
 
-/* Of one port. Received ones arrived from the link or, at a host's port, entered there. */
+/* Of one port. */
 struct fabric_counters {
-    uint64_t received, received_bytes;
+    uint64_t received, received_bytes; /* from the link */
     uint64_t sent, sent_bytes; /* put on the link */
     uint64_t marked;           /* CE set here */
     uint64_t trimmed;
@@ -119,6 +121,7 @@ struct fabric_packet {
     int64_t due;                /* when it reaches the end of the link: the time it was delivered */
     uint64_t handle;            /* the driver's, for a payload elsewhere; a double has it too */
     uint64_t identity;          /* ours, as the offsets */
+    uint64_t flow;              /* hash of addresses and EV, or TCP ports: picks the ECMP port */
     uint32_t ev;
     uint32_t psn;
     uint32_t size;    /* of the whole frame from the Ethernet header on, without FCS */
@@ -183,5 +186,7 @@ bool fabric_link_is_up(const struct fabric *fabric, uint32_t port);
 struct fabric_counters fabric_counters(const struct fabric *fabric, uint32_t port);
 uint32_t fabric_queued(const struct fabric *fabric, uint32_t port); /* bytes of data waiting */
 uint32_t fabric_packets(const struct fabric *fabric);               /* inside or lent */
+
+/* cffi: end */
 
 #endif

@@ -23,6 +23,8 @@ enum {
     BTH_RESERVED = 4, /* the ICRC does not cover it */
     SRH_LEFT = 3,
     SRH_SEGMENTS = 8,
+    PROTOCOL_TCP = 6,
+    PORTS_SIZE = 4,
     PROTOCOL_UDP = 17,
     PROTOCOL_IPV6 = 41,
     PROTOCOL_ROUTING = 43,
@@ -136,6 +138,9 @@ bool frame_parse(struct fabric_packet *packet) {
         if (at + UDP_SIZE + BTH_SIZE <= packet->present)
             packet->bth_at = (uint16_t)(at + UDP_SIZE);
     }
+    packet->flow = frame_mix(addresses(packet), packet->ev);
+    if (header.protocol == PROTOCOL_TCP && at + PORTS_SIZE <= packet->present)
+        packet->flow = frame_mix(packet->flow, get_be32(packet->frame + at));
     identify(packet, at);
     return true;
 }
@@ -269,10 +274,6 @@ void frame_corrupt(struct fabric_packet *packet, uint32_t draw) {
         at++;
     if (at < packet->present)
         packet->frame[at] ^= (uint8_t)(1u << (draw & 7));
-}
-
-uint64_t frame_flow(const struct fabric_packet *packet) {
-    return frame_mix(addresses(packet), packet->ev);
 }
 
 uint64_t frame_run(const struct fabric_packet *packet) {

@@ -34,9 +34,6 @@ bool frame_trim(struct fabric_packet *packet, uint8_t dscp);
 /* Flips the bit that `draw` chooses of what the ICRC covers, if it is here. */
 void frame_corrupt(struct fabric_packet *packet, uint32_t draw);
 
-/* For ECMP: of addresses and EV. */
-uint64_t frame_flow(const struct fabric_packet *packet);
-
 /* For bursts of loss, with the PSN: of addresses, QP and RTX, not the EV. There is a BTH. */
 uint64_t frame_run(const struct fabric_packet *packet);
 

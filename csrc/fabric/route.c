@@ -84,7 +84,7 @@ bool route_find(const struct fabric *fabric, uint32_t node, const struct fabric_
         choice = (packet->ev >> config->ev_shift) & ((1u << config->ev_width) - 1);
     else if (route->count > 1)
         /* Salted with the switch, or all tiers would take the same decision. */
-        choice = (uint32_t)(frame_mix(frame_flow(packet), node) % route->count);
+        choice = (uint32_t)(frame_mix(packet->flow, node) % route->count);
     if (choice >= route->count)
         return false;
     *port = fabric->choices[route->first + choice];

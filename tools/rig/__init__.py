@@ -12,6 +12,7 @@ The hub is the cable: nftables forwards each frame from port to port there, and 
 or doubles it on the way. It has to be a namespace of its own, because a packet socket that takes
 every protocol is served before an ingress rule of the same interface can drop the frame, and an
 egress rule that drops one tells the sender (ENOBUFS). Needs root, iproute2, nftables, ethtool.
+With `FabricRig` (tools.rig.fabric_rig) the switches of a topology stand there instead.
 """
 
 from __future__ import annotations

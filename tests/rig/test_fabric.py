@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The userspace fabric on real packets."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datagrams import SO_RCVBUFFORCE, wait_until
+from fabric_net import WRITE, frame
+from rig.test_library import Peer
+
+from tools.fabric import FabricError, Settings
+from tools.rig.fabric_rig import FabricRig
+
+pytestmark = pytest.mark.rig
+
+TOPOLOGY = """
+planes = {planes}
+block = "fc00::/32"
+addresses = "fd00::/16"
+mtu = 4200
+[[tiers]]
+switches = ["t0a", "t0b"]
+usid = 0x100
+down = {{ rate = "1Gbit", delay = "100us" }}
+[[tiers]]
+switches = ["t1a", "t1b"]
+usid = 0x200
+down = {{ rate = "{inner}", delay = "100us" }}
+[hosts]
+"""
+"""Two T0 and two T1 a plane; hosts in turn on either T0."""
+
+Make = Callable[..., FabricRig]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Builds rigs: make(planes=, hosts=, inner=, settings=), inner the rate of T0-T1 links."""
+    rigs = []
+
+    def build(
+        *, planes: int = 2, hosts: int = 2, inner: str = "1Gbit", settings: Settings | None = None
+    ) -> FabricRig:
+        text = TOPOLOGY.format(planes=planes, inner=inner)
+        for number in range(hosts):
+            t0 = "t0b" if number % 2 else "t0a"
+            text += f'{chr(ord("a") + number)} = {{ t0 = "{t0}", usid = {0x300 + number} }}\n'
+        path = tmp_path / "topology.toml"
+        path.write_text(text)
+        rig = FabricRig(path, settings)
+        rigs.append(rig)
+        rig.start()
+        return rig
+
+    yield build
+    for rig in rigs:
+        rig.close()
+
+
+def exchange(rig: FabricRig, *words: str) -> dict[str, Any]:
+    """Messages of all sizes both ways at once: about 80 MB."""
+    server = Peer(rig.hosts[1], "sizes_server", "-", *words)
+    server.wait_for("listening")
+    client = Peer(rig.hosts[0], "sizes_client", f"[{rig.hosts[1].address(0)}]", *words)
+    result = client.result()
+    assert server.result()["errors"] == result["errors"] == 0
+    return result
+
+
+def test_a_transfer_over_two_planes_and_two_t1_is_whole_and_uses_every_path(make: Make) -> None:
+    rig = make()
+    exchange(rig)
+    counters = rig.fabric.counters()
+    for plane in (0, 1):
+        for t1 in ("t1a", "t1b"):
+            for t0 in ("t0a", "t0b"):
+                assert counters[plane, t0, t1]["sent"] > 100
+    assert rig.fabric.status()["too_long"] == 0
+
+
+def send(rig: FabricRig, frames: list[bytes]) -> list[bytes]:
+    """Puts frames on host a's first plane, and returns what reaches b within half a second."""
+    sender = rig.hosts[0].socket(socket.AF_PACKET, socket.SOCK_RAW)
+    receiver = rig.hosts[1].socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x86DD))
+    with sender, receiver:
+        sender.bind(("p0", 0))
+        receiver.bind(("p0", 0))
+        receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 32 << 20)
+        receiver.settimeout(0.5)
+        for number, each in enumerate(frames):
+            sender.send(each)
+            if number % 50 == 49:
+                time.sleep(2e-3)
+        got = []
+        try:
+            while True:
+                data, (*_, kind, _, _) = receiver.recvfrom(10_000)
+                if kind != socket.PACKET_OUTGOING and len(data) > 62 and data[62] == WRITE:
+                    got.append(data)
+        except TimeoutError:
+            return got
+
+
+def writes(rig: FabricRig, count: int) -> list[bytes]:
+    destination = rig.hosts[1].address(0)
+    return [frame(psn, ev=psn % 16, destination=destination) for psn in range(count)]
+
+
+def psns(frames: list[bytes]) -> list[int]:
+    return [int.from_bytes(each[71:74], "big") for each in frames]
+
+
+def test_the_same_seed_loses_the_same_packets_in_whatever_order_they_come(make: Make) -> None:
+    rig = make(settings=Settings(seed=7))
+    again = make(settings=Settings(seed=7))
+    other = make(settings=Settings(seed=8))
+    for each in (rig, again, other):
+        each.fabric.rule(0, {"loss": 100_000})
+    frames = writes(rig, 1000)
+    got = set(psns(send(rig, frames)))
+    assert 800 < len(got) < 980
+    assert set(psns(send(again, frames[::-1]))) == got
+    assert set(psns(send(other, frames))) != got
+
+
+def test_a_silent_switch_takes_its_paths_and_nothing_else(make: Make) -> None:
+    rig = make()
+    frames = writes(rig, 400)
+    assert len(send(rig, frames)) == 400
+    rig.fabric.silence(0, "t1a", on=True)
+    left = set(psns(send(rig, frames)))
+    assert 0 < len(left) < 400
+    # An EV is on one path: all of its packets are there, or none.
+    by_ev = [sum(psn in left for psn in range(ev, 400, 16)) for ev in range(16)]
+    assert set(by_ev) == {0, 25}
+    rig.fabric.reboot(0, "t1a", down_ms=50)
+    assert {each["node"] for each in rig.fabric.status()["down"]} == {"t0a", "t0b", "t1a"}
+    time.sleep(0.1)
+    assert rig.fabric.status()["down"] == []
+    assert len(send(rig, frames)) == 400
+
+
+def test_a_transfer_leaves_a_t1_that_is_silently_dead(make: Make) -> None:
+    rig = make()
+    server = Peer(rig.hosts[1], "sizes_server", "-")
+    server.wait_for("listening")
+    client = Peer(rig.hosts[0], "sizes_client", f"[{rig.hosts[1].address(0)}]")
+    dead = (1, "t0a", "t1a")
+    wait_until(lambda: sent(rig, dead) > 500, "data on the path that will die")
+    rig.fabric.silence(1, "t1a", on=True)
+    before = sent(rig, dead), entered(rig)
+    assert server.result()["errors"] == client.result()["errors"] == 0
+    on_dead, on_all = sent(rig, dead) - before[0], entered(rig) - before[1]
+    assert rig.fabric.total("silent") > 0
+    assert on_dead * 8 < on_all, rig.fabric.counters()  # it was a quarter of all
+
+
+def entered(rig: FabricRig) -> int:
+    """Packets that host a has sent so far, on both planes."""
+    return sum(sent(rig, (plane, "a", "t0a")) for plane in (0, 1))
+
+
+def sent(rig: FabricRig, port: tuple[int, str, str]) -> int:
+    """Packets that a port has sent so far."""
+    return rig.fabric.counters().get(port, {"sent": 0})["sent"]
+
+
+def test_marks_hold_the_queue_below_its_limit(make: Make) -> None:
+    """With the ramp well below the limit, cwnd falls before anything is lost or trimmed."""
+    limit = 4_000_000
+    marks = Settings(data_bytes=limit, mark_from=50_000, mark_to=200_000)
+    rig = make(inner="60Mbit", settings=marks)
+    exchange(rig)
+    assert rig.fabric.total("marked") > 0
+    assert rig.fabric.total("data_full") == 0
+
+
+def test_trims_are_repaired_and_lose_nothing(make: Make) -> None:
+    small = Settings(data_bytes=60_000, mark_from=0, mark_to=0)
+    rig = make(inner="60Mbit", settings=small)
+    exchange(rig, "trimming=true")
+    assert rig.fabric.total("trimmed") > 0
+    assert rig.fabric.total("trimmed") < entered(rig) / 2
+
+
+def test_8_hosts_by_8_planes_are_built_and_removed_at_once(make: Make) -> None:
+    start = time.monotonic()
+    rig = make(planes=8, hosts=8)
+    rig.close()
+    assert time.monotonic() - start < 10  # it takes under a second on an idle machine
+
+
+@pytest.mark.parametrize(
+    ("order", "members", "message"),
+    [
+        ("dance", {}, "there is no order 'dance'"),
+        ("link", {"plane": 0, "node": "t0a", "next": "t0b", "up": True}, "no link from 't0a'"),
+        ("link", {"plane": 0, "node": "t0a", "next": "t1a"}, "lacks 'up'"),
+        ("silence", {"plane": 0, "node": "a", "on": True}, "no switch 'a'"),
+        ("rule", {"slot": 64}, "slot is 64"),
+        ("rule", {"slot": 0, "los": 1}, "a rule has no 'los'"),
+        ("flap", {"plane": 0, "node": "t0a", "next": "t1a", "period_ms": 5, "down_ms": 5}, "part"),
+        ("reboot", {"plane": 0, "node": "t1a", "down_ms": 0}, "down_ms is 0"),
+    ],
+)
+def test_an_order_that_makes_no_sense_is_refused_by_name(
+    order: str, members: dict[str, Any], message: str, make: Make
+) -> None:
+    with pytest.raises(FabricError, match=message):
+        make().fabric.order(order, members)
