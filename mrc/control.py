@@ -50,9 +50,24 @@ def parse_target(target: str, default_port: int = DEFAULT_PORT) -> tuple[str, in
         port = rest[1:] or port
     elif text.count(":") == 1:
         host, port = text.split(":")
+    elif ":" in text and not _is_ipv6(text):
+        raise ConfigError(f"{target!r} is no IPv6 address{_bracket_hint(text)}")
     if not _HOST.fullmatch(host) or not _PORT.fullmatch(port) or int(port) > 65535:
         raise ConfigError(f"{target!r} is not HOST, HOST:PORT or [ADDRESS]:PORT, ports 0..65535")
     return host, int(port)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text.partition("%")[0]).version == 6
+    except ValueError:
+        return False
+
+
+def _bracket_hint(text: str) -> str:
+    """What was probably meant by something with colons that is no address."""
+    address, _, port = text.rpartition(":")
+    return f"; with a port it is [{address}]:{port}" if _is_ipv6(address) else ""
 
 
 def parse_targets(targets: str | Sequence[str]) -> list[tuple[str, int]]:

@@ -73,7 +73,7 @@ class ConnectionLost(ConnectionClosed):
     )
 
     def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(f"{reason}: {detail}" if detail else reason)
+        super().__init__(f"{reason} ({detail})" if detail else reason)
         self.reason = reason
 
 

@@ -50,7 +50,7 @@ def test_what_the_library_raises_is_documented() -> None:
 def test_lost_connections_say_why() -> None:
     error = errors.ConnectionLost("peer crashed", "on all planes")
     assert error.reason in errors.ConnectionLost.REASONS
-    assert str(error) == "peer crashed: on all planes"
+    assert str(error) == "peer crashed (on all planes)"
     assert isinstance(error, ConnectionError)
 
 

@@ -142,7 +142,7 @@ def test_objects_say_what_they_are_and_how_they_do() -> None:
             assert repr(region) == "<mrc.MemoryRegion of 10 bytes, revoked>"
             completion = await one.post_send(b"abc")
             one.abort()
-            assert repr(one).endswith("lost: aborted: by this side>")
+            assert repr(one).endswith("lost: aborted (by this side)>")
             assert "failed: aborted" in repr(completion)
         assert repr(listener).endswith("not listening>")
 
