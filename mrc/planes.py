@@ -66,6 +66,7 @@ class Interface:
         prefix: Length of the address's network prefix, bits.
         mtu: Bytes of an IP packet.
         up: Administratively up and with carrier.
+        parent: What it is made on: a bus device, or an interface; "" if the kernel knows none.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Interface:
     prefix: int
     mtu: int
     up: bool
+    parent: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +215,16 @@ class _Tables:
             prefix=entry.prefix if entry else 0,
             mtu=int(link.get_attr("IFLA_MTU")),
             up=bool(link["flags"] & _IFF_UP) and int(link.get_attr("IFLA_CARRIER") or 0) == 1,
+            parent=self._parent(link),
         )
+
+    def _parent(self, link: Any) -> str:
+        device = link.get_attr("IFLA_PARENT_DEV_NAME")
+        if device is None and link.get_attr("IFLA_LINK_NETNSID") is None:
+            index = link.get_attr("IFLA_LINK")
+            lower = (name for name, other in self.links.items() if other["index"] == index)
+            device = next(lower, "")
+        return str(device or "")
 
     def why_not(self, name: str) -> str:
         """Why an interface that nobody named is not taken; "" if it may be."""

@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import enum
+import itertools
 import json
 import logging
 import math
@@ -20,10 +21,12 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
+import mrc
 from mrc.config import Config
+from mrc.control import DEFAULT_PORT, parse_target, parse_targets
 from mrc.errors import (
     CapabilityError,
     ConfigError,
@@ -34,8 +37,10 @@ from mrc.errors import (
     ProtocolError,
 )
 
+if TYPE_CHECKING:
+    from mrc.listener import Listener
+
 __all__ = [
-    "DEFAULT_PORT",
     "CommandError",
     "ExitCode",
     "Parser",
@@ -46,17 +51,21 @@ __all__ = [
     "config_from",
     "describe",
     "exit_code",
+    "inform",
     "listen_address",
+    "listening",
     "planes_from",
     "positive_seconds",
     "printable",
     "ratio",
+    "refuse_clashes",
     "run",
     "say",
     "size_in_bytes",
+    "target",
+    "write_out",
 ]
 
-DEFAULT_PORT: Final = 4791
 SCHEMA_VERSION: Final = 1
 
 Result = dict[str, Any]
@@ -134,8 +143,36 @@ def printable(text: str) -> str:
 
 def say(command: str, message: str) -> None:
     """Prints a message of a command on standard error."""
-    with contextlib.suppress(OSError, ValueError):  # nobody listens: no reason to stop
+    try:
         print(f"{command}: {message}", file=sys.stderr, flush=True)
+    except OSError:  # nobody listens: no reason to stop
+        _give_up(sys.stderr)
+
+
+def inform(arguments: argparse.Namespace, message: str) -> None:
+    """Says what is no complaint, unless `--quiet`."""
+    if not arguments.quiet:
+        say(arguments.command, message)
+
+
+def _give_up(stream: TextIO) -> None:
+    """Sends what a stream still holds nowhere: Python flushes once more at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+
+
+def write_out(text: str) -> None:
+    """Prints lines on standard output.
+
+    Raises:
+        OSError: Nobody takes them.
+    """
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        _give_up(sys.stdout)
+        raise OSError(error.errno, error.strerror, "standard output") from None
 
 
 def ratio(part: float, whole: float, *, digits: int = 6) -> float | None:
@@ -161,6 +198,13 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog=prog, description=description, epilog=_EXIT_CODES_HELP, allow_abbrev=False
         )
+        self.set_defaults(command=prog)
+        self.add_argument(
+            "--json",
+            action="store_true",
+            help="print one JSON object on standard output at the end",
+        )
+        self.add_argument("--version", action="version", version=f"%(prog)s {mrc.__version__}")
 
     def error(self, message: str) -> NoReturn:
         """Reports a usage error."""
@@ -195,17 +239,23 @@ def positive_seconds(text: str) -> float:
     return value
 
 
+def target(text: str) -> str:
+    """Reads `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`."""
+    try:
+        parse_targets(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 def listen_address(text: str) -> tuple[str | None, int]:
     """Reads `ADDR`, `ADDR:PORT`, `[ADDR]:PORT` or `:PORT`; no address means all."""
-    match = re.fullmatch(r"(?:\[(?P<v6>[^\]]+)\]|(?P<v4>[^:\[\]]*))(?::(?P<port>\d{1,5}))?", text)
-    if match is None:
-        if re.fullmatch(r"[0-9a-fA-F:.]+(?:%\S+)?", text) and text.count(":") > 1:
-            return text, DEFAULT_PORT
-        raise argparse.ArgumentTypeError(f"{text!r} is not ADDR[:PORT]")
-    port = DEFAULT_PORT if match["port"] is None else int(match["port"])
-    if port > 65535:
-        raise argparse.ArgumentTypeError(f"port {port} is more than 65535")
-    return match["v6"] or match["v4"] or None, port
+    everywhere = re.fullmatch(r":\d+", text) is not None
+    try:
+        host, port = parse_target(f"all{text}" if everywhere else text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return None if everywhere else host, port
 
 
 def _plane_names(text: str) -> list[str]:
@@ -239,7 +289,16 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"UDP port of the data packets, the same on both sides (default {DEFAULT_PORT})",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object on standard output at the end"
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="say of every interface why it is a plane or not",
+    )
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="say nothing but what goes wrong"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be done with which planes, and leave"
     )
 
 
@@ -268,6 +327,41 @@ def planes_from(arguments: argparse.Namespace) -> Sequence[str] | None:
     """The named planes; None: they are to be found."""
     planes: list[str] | None = arguments.planes
     return planes
+
+
+def refuse_clashes(clashes: dict[str, bool]) -> None:
+    """Refuses arguments that do not go together.
+
+    Args:
+        clashes: What is wrong, in words that name the arguments; whether it is.
+
+    Raises:
+        CommandError: Something is.
+    """
+    for what, applies in clashes.items():
+        if applies:
+            raise CommandError(ExitCode.USAGE, what)
+
+
+@contextlib.asynccontextmanager
+async def listening(arguments: argparse.Namespace) -> AsyncIterator[Listener]:
+    """A listener as the arguments say.
+
+    Raises:
+        CommandError: It cannot listen there; says where.
+        MRCError, OSError: As `Endpoint.start`.
+    """
+    host, port = arguments.listen
+    async with mrc.Endpoint(planes_from(arguments), config_from(arguments)) as endpoint:
+        listener = endpoint.listen(host, port)
+        try:
+            await listener.start()
+        except OSError as error:
+            where = f"port {port}" if host is None else f"{host} port {port}"
+            text = f"cannot listen on {where}: {error.strerror or error}"
+            raise CommandError(exit_code(error), text) from None
+        async with listener:
+            yield listener
 
 
 def close_timeout(*, failed: bool) -> float:
@@ -326,25 +420,33 @@ def _execute(work: Work, arguments: argparse.Namespace, result: Result) -> None:
         runner.run(_until_signal(work, arguments, result))
 
 
-def _print_json(result: Result) -> None:
-    text = json.dumps(result, allow_nan=False)
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # Python flushes once more at exit, which must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _open_standard_streams() -> None:
+    """Gives closed standard streams a place, or a socket would get their numbers, and our words.
+
+    Reading a closed standard input and writing to a closed standard output must still fail.
+    """
+    for fd, flags in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, flags)  # takes the lowest number that is free: this one
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False, errors="backslashreplace")
 
 
 def run(parser: Parser, work: Work, argv: Sequence[str] | None = None) -> int:
     """Runs a command from its arguments to its exit code.
 
     Args:
-        parser: Its arguments; has `--json`.
+        parser: Its arguments.
         work: The command itself; fills the result and raises what goes wrong.
         argv: Arguments; None: those of the process.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     result: Result = {"schema_version": SCHEMA_VERSION, "command": parser.prog, "error": None}
+    _open_standard_streams()
     logging.basicConfig(format=f"{parser.prog}: %(message)s", level=logging.WARNING)
     code = ExitCode.OK
     try:
@@ -357,6 +459,10 @@ def run(parser: Parser, work: Work, argv: Sequence[str] | None = None) -> int:
     if result["error"] is not None:
         say(parser.prog, result["error"])
     result["exit_code"] = int(code)
-    if "--json" in words:
-        _print_json(result)
+    if "--json" in itertools.takewhile("--".__ne__, words):
+        try:
+            write_out(json.dumps(result, allow_nan=False))
+        except OSError as error:
+            say(parser.prog, describe(error))
+            code = code or ExitCode.LOCAL_IO
     return int(code)

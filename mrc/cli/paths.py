@@ -8,7 +8,7 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mrc.cli.common import CommandError, ExitCode, Parser, Result, run
+from mrc.cli.common import CommandError, ExitCode, Parser, Result, run, write_out
 from mrc.planes import discover
 from mrc.topology import Host, Path, Topology
 from mrc.topology_file import DEFAULT_FILE, load
@@ -71,7 +71,7 @@ async def _paths(arguments: argparse.Namespace, result: Result) -> None:
     result |= {"from": source.name, "to": destination.name}
     result["paths"] = [_object(topology, path) for path in paths]
     if not arguments.json:
-        print(_text(topology, paths))
+        write_out(_text(topology, paths))
 
 
 def parser() -> Parser:
@@ -89,9 +89,6 @@ def parser() -> Parser:
         default=DEFAULT_FILE,
         metavar="FILE",
         help=f"the fabric (default: {DEFAULT_FILE})",
-    )
-    made.add_argument(
-        "--json", action="store_true", help="print one JSON object on standard output at the end"
     )
     return made
 

@@ -2,7 +2,7 @@
 """mrc-perf: measures goodput, message rate and round trips between two hosts.
 
     client                                          server
-    hello {protocol, version, mode, size, bidirectional, window} ->
+    hello {protocol, version, latency, size, window, bidirectional, duration_s} ->
                                                <-   ready
     throughput: messages of `size`, `window` of them at once, from the client or from both sides
     latency: one message there, one back, in turn
@@ -10,6 +10,10 @@
                                                <-   report {messages, bytes, seconds, cpu_s}
 
 Control messages are JSON objects with the immediate CONTROL, as in a file transfer.
+
+The client ends near the duration, whatever the size: messages that have not begun are withdrawn,
+and a connection on which those under way need much longer is aborted. The server, which knows the
+duration, takes that as the end; its report is missing then.
 """
 
 from __future__ import annotations
@@ -24,8 +28,9 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import mrc
+from mrc.cli.choice import explain_planes
 from mrc.cli.common import (
-    DEFAULT_PORT,
     CommandError,
     ExitCode,
     Parser,
@@ -35,18 +40,25 @@ from mrc.cli.common import (
     close_timeout,
     config_from,
     describe,
+    inform,
+    listening,
     planes_from,
     positive_seconds,
     printable,
     ratio,
+    refuse_clashes,
     run,
     say,
     size_in_bytes,
+    target,
+    write_out,
 )
-from mrc.cli.progress import table
+from mrc.cli.intervals import Intervals, quantiles
+from mrc.cli.progress import quantity, table
 from mrc.cli.traffic import PlaneTraffic, Traffic, planes_json
 from mrc.cli.transfer import CONTROL, check_protocol
-from mrc.errors import ConnectionClosed, ProtocolError
+from mrc.control import DEFAULT_PORT
+from mrc.errors import ConnectionClosed, ConnectionLost, ProtocolError
 
 if TYPE_CHECKING:
     from mrc.connection import Connection
@@ -60,7 +72,10 @@ _IN_FLIGHT: Final = 32 << 20
 """Bytes that the default window makes."""
 _MOST_WINDOW: Final = 4096
 _MOST_SIZE: Final = 1 << 30
+_MOST_DURATION: Final = 86400.0
+_SERVER: Final = "server"
 _HELLO_TIMEOUT: Final = 10.0
+_DEFAULT_DURATION: Final = 10.0
 
 _A = TypeVar("_A")
 _B = TypeVar("_B")
@@ -77,19 +92,22 @@ class Plan:
         size: Of a message, bytes.
         window: Messages on their way at once.
         bidirectional: Both sides send.
+        duration_s: How long, seconds.
     """
 
     latency: bool
     size: int
     window: int
     bidirectional: bool
+    duration_s: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.size <= _MOST_SIZE or not 1 <= self.window <= _MOST_WINDOW:
-            raise ProtocolError(
-                f"size {self.size} is more than {_MOST_SIZE}, or window {self.window} not "
-                f"1..{_MOST_WINDOW}"
-            )
+        if not 0 <= self.size <= _MOST_SIZE:
+            raise ProtocolError(f"size {self.size} is not 0..{_MOST_SIZE} bytes")
+        if not 1 <= self.window <= _MOST_WINDOW:
+            raise ProtocolError(f"window {self.window} is not 1..{_MOST_WINDOW} messages")
+        if not 0 < self.duration_s <= _MOST_DURATION:
+            raise ProtocolError(f"a duration of {self.duration_s} s")
 
 
 async def _say(connection: Connection, name: str, **values: Any) -> None:
@@ -129,7 +147,9 @@ def _plan(value: dict[str, Any]) -> Plan:
         raise ProtocolError(f"{flags} of hello are not booleans")
     if not all(type(value.get(name)) is int for name in numbers):
         raise ProtocolError(f"{numbers} of hello are not numbers")
-    return Plan(**{name: value[name] for name in (*flags, *numbers)})
+    if type(value.get("duration_s")) not in {int, float}:
+        raise ProtocolError("duration_s of hello is no number")
+    return Plan(**{name: value[name] for name in (*flags, *numbers, "duration_s")})
 
 
 async def _expect(connection: Connection, kind: str) -> dict[str, Any]:
@@ -160,22 +180,55 @@ class _Count:
         return self.last - self.first
 
 
-async def _pump(connection: Connection, plan: Plan, stop: asyncio.Event) -> tuple[int, float]:
-    """Sends until told to stop; returns messages and seconds to the last acknowledgement."""
+class _Sent:
+    """Messages that the peer acknowledged, and how long that took."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self._started = self._last = time.monotonic()
+
+    def add(self) -> None:
+        self.messages += 1
+        self._last = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self._last - self._started
+
+
+async def _post(connection: Connection, plan: Plan, under_way: deque[Any], sent: _Sent) -> None:
+    """Sends for ever, a window at once."""
     data = bytes(plan.size)
-    under_way: deque[Any] = deque()
-    started = time.monotonic()
-    messages = 0
-    while not stop.is_set():
+    posted = 0
+    while True:
         if len(under_way) >= plan.window:
-            await under_way.popleft()
+            await under_way[0]
+            under_way.popleft()
+            sent.add()
         under_way.append(await connection.post_send(data))
-        messages += 1
-        if messages % plan.window == 0:
+        posted += 1
+        if posted % plan.window == 0:
             await asyncio.sleep(0)  # so that `stop` and what arrives get their turn
-    while under_way:
-        await under_way.popleft()
-    return messages, time.monotonic() - started
+
+
+async def _pump(connection: Connection, plan: Plan, stop: asyncio.Event, sent: _Sent) -> None:
+    """Sends until told to stop, then waits for the messages that have begun."""
+    under_way: deque[Any] = deque()
+    posting = asyncio.ensure_future(_post(connection, plan, under_way, sent))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({posting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if posting.done():
+            await posting  # which has an error
+    finally:
+        for task in (posting, stopping):
+            task.cancel()
+        await asyncio.gather(posting, stopping, return_exceptions=True)
+    while under_way and under_way[-1].cancel():
+        under_way.pop()
+    for completion in under_way:
+        await completion
+        sent.add()
 
 
 async def _together(first: Awaitable[_A], second: Awaitable[_B]) -> tuple[_A, _B]:
@@ -201,8 +254,8 @@ async def _drain(connection: Connection, count: _Count) -> dict[str, Any]:
 # The server.
 
 
-async def _answer(connection: Connection) -> None:
-    """Serves one client.
+async def _answer(connection: Connection, count: _Count) -> None:
+    """Serves one client; counts what it sends.
 
     Raises:
         ProtocolError: It is none.
@@ -214,12 +267,14 @@ async def _answer(connection: Connection) -> None:
     except TimeoutError:
         raise ProtocolError(f"the peer said nothing for {_HELLO_TIMEOUT:.0f} s") from None
     await _say(connection, "ready")
-    cpu = time.process_time()
-    count = _Count()
-    if plan.latency:
-        last: dict[str, Any] = await _echo(connection, count)
-    else:
-        last = await _take_and_pump(connection, plan, count)
+    started, cpu = time.monotonic(), time.process_time()
+    serve = _echo if plan.latency else _take_and_pump
+    try:
+        last = await serve(connection, plan, count)
+    except ConnectionLost as error:
+        if error.reason == "aborted" and time.monotonic() - started >= plan.duration_s:
+            return  # the client's time was up within a message
+        raise
     if last.get("type") != "end":
         raise ProtocolError("the peer did not send end")
     await _say(
@@ -243,11 +298,12 @@ async def _take_and_pump(connection: Connection, plan: Plan, count: _Count) -> d
         stop.set()
         return last
 
-    last, _ = await _together(take(), _pump(connection, plan, stop))
+    last, _ = await _together(take(), _pump(connection, plan, stop, _Sent()))
     return last
 
 
-async def _echo(connection: Connection, count: _Count) -> dict[str, Any]:
+async def _echo(connection: Connection, _: Plan, count: _Count) -> dict[str, Any]:
+    """The server's part of round trips; returns the client's last control message."""
     while True:
         message = await connection.recv()
         if message.imm == CONTROL:
@@ -256,9 +312,9 @@ async def _echo(connection: Connection, count: _Count) -> dict[str, Any]:
         await connection.post_send(message.data)
 
 
-async def _answer_or_complain(connection: Connection) -> None:
+async def _answer_or_complain(connection: Connection, count: _Count) -> None:
     try:
-        await _answer(connection)
+        await _answer(connection, count)
     except ProtocolError as error:
         # As a file transfer says it (transfer.py), for it may be one that came here.
         with contextlib.suppress(ConnectionClosed, TimeoutError):
@@ -270,23 +326,22 @@ async def _answer_or_complain(connection: Connection) -> None:
 
 
 async def _serve(arguments: argparse.Namespace, result: Result) -> None:
-    import mrc  # noqa: PLC0415  (not for --help)
-
     result["clients"] = 0
-    host, port = arguments.listen
-    async with mrc.listen(
-        host, port, planes=planes_from(arguments), config=config_from(arguments)
-    ) as listener:
+    async with listening(arguments) as listener:
         named = ", ".join(plane.name for plane in listener.endpoint.planes())
-        say(_COMMAND, f"planes: {named}; waiting on port {listener.port}")
+        inform(arguments, f"planes: {named}; waiting on port {listener.port}")
         async for connection in listener:
+            count = _Count()
             async with connection:
                 try:
-                    await _answer_or_complain(connection)
+                    await _answer_or_complain(connection, count)
                 except Exception as error:
                     if arguments.once:
                         raise
                     say(_COMMAND, f"{connection.peer}: {describe(error)}")
+                else:
+                    what = f"{count.messages:,} messages, {quantity(count.bytes)}"
+                    inform(arguments, f"{connection.peer}: received {what}")
                 result["clients"] += 1
             if arguments.once:
                 return
@@ -295,65 +350,106 @@ async def _serve(arguments: argparse.Namespace, result: Result) -> None:
 # The client.
 
 
+def _limit(plan: Plan) -> float:
+    """When a measurement is cut off, seconds: the duration, and a moment for what is under way."""
+    return 1.1 * plan.duration_s + 0.5
+
+
 async def _throughput(
-    connection: Connection, plan: Plan, duration: float, result: Result
+    connection: Connection, plan: Plan, traffic: Traffic, result: Result
 ) -> dict[str, Any]:
-    """Fills the result with goodput; returns the server's report."""
-    stop, count = asyncio.Event(), _Count()
-    timer = asyncio.get_running_loop().call_later(duration, stop.set)
+    """Fills the result with goodput; returns the server's report, {} if it was cut off."""
+    stop, sent, count = asyncio.Event(), _Sent(), _Count()
+    intervals = Intervals(traffic, plan.duration_s)
+    started = time.monotonic()
+    timer = asyncio.get_running_loop().call_later(plan.duration_s, stop.set)
 
-    async def outgoing() -> tuple[int, float]:
-        sent = await _pump(connection, plan, stop)
+    async def outgoing() -> None:
+        async with intervals.running():
+            await _pump(connection, plan, stop, sent)
         await _say(connection, "end")
-        return sent
 
+    report: dict[str, Any] = {}
     try:
-        (messages, seconds), report = await _together(outgoing(), _drain(connection, count))
+        async with asyncio.timeout(_limit(plan)):
+            _, report = await _together(outgoing(), _drain(connection, count))
+        forward, seconds = sent.messages * plan.size, sent.seconds
+        reverse, reverse_seconds = count.bytes, count.seconds
+    except TimeoutError:
+        traffic.sample()
+        connection.abort()
+        result["cut_off"] = True
+        forward = sum(plane.bytes_sent for plane in traffic.planes)
+        reverse = sum(plane.bytes_received for plane in traffic.planes)
+        seconds = reverse_seconds = time.monotonic() - started
     finally:
         timer.cancel()
-    result["messages"], result["seconds"] = messages, round(seconds, 6)
-    result["goodput_gbps"] = ratio(messages * plan.size * 8e-9, seconds)
-    result["messages_per_s"] = ratio(messages, seconds, digits=1)
+    result.update(
+        messages=sent.messages,
+        bytes=forward,
+        seconds=round(seconds, 6),
+        goodput_gbps=ratio(forward * 8e-9, seconds),
+        messages_per_s=ratio(sent.messages, seconds, digits=1),
+        interval_s=intervals.every,
+        goodput_interval_gbps=intervals.gbps(forward),
+    )
     if plan.bidirectional:
-        result["goodput_reverse_gbps"] = ratio(count.bytes * 8e-9, count.seconds)
-        result["messages_reverse_per_s"] = ratio(count.messages, count.seconds, digits=1)
-    result["bytes"] = messages * plan.size + count.bytes
+        result.update(
+            messages_reverse=count.messages,
+            bytes_reverse=reverse,
+            goodput_reverse_gbps=ratio(reverse * 8e-9, reverse_seconds),
+            messages_reverse_per_s=ratio(count.messages, reverse_seconds, digits=1),
+            goodput_reverse_interval_gbps=intervals.gbps(reverse, received=True),
+        )
     return report
 
 
 async def _latency(
-    connection: Connection, plan: Plan, duration: float, result: Result
+    connection: Connection, plan: Plan, traffic: Traffic, result: Result
 ) -> dict[str, Any]:
-    """Fills the result with round trips; returns the server's report."""
-    data = bytes(plan.size)
+    """Fills the result with round trips; returns the server's report, {} if it was cut off."""
     trips: list[float] = []
-    started = time.perf_counter()
-    now = started
-    while now < started + duration:
+    report: dict[str, Any] = {}
+    try:
+        async with asyncio.timeout(_limit(plan)):
+            await _make_trips(connection, plan, trips)
+            await _say(connection, "end")
+            report = await _drain(connection, _Count())
+    except TimeoutError:
+        traffic.sample()
+        connection.abort()
+        result["cut_off"] = True
+    seconds, moved = sum(trips), len(trips) * plan.size
+    result.update(
+        messages=len(trips),
+        bytes=moved,
+        seconds=round(seconds, 6),
+        goodput_gbps=ratio(moved * 8e-9, seconds),
+        messages_per_s=ratio(len(trips), seconds, digits=1),
+        rtt_us=percentiles(trips),
+        messages_reverse=len(trips),
+        bytes_reverse=moved,
+    )
+    return report
+
+
+async def _make_trips(connection: Connection, plan: Plan, trips: list[float]) -> None:
+    """Messages there and back until the time is over; adds the seconds that each took."""
+    data = bytes(plan.size)
+    now = time.perf_counter()
+    end = now + plan.duration_s
+    while now < end:
         await connection.post_send(data)
         message = await connection.recv()
         if message.imm == CONTROL:
             raise ProtocolError(f"the peer sent {_decode(bytes(message.data)).get('type')}")
         before, now = now, time.perf_counter()
         trips.append(now - before)
-    await _say(connection, "end")
-    seconds = now - started
-    result["messages"], result["seconds"] = len(trips), round(seconds, 6)
-    result["goodput_gbps"] = ratio(len(trips) * plan.size * 8e-9, seconds)
-    result["messages_per_s"] = ratio(len(trips), seconds, digits=1)
-    result["rtt_us"] = percentiles(trips)
-    result["bytes"] = 2 * len(trips) * plan.size
-    return await _drain(connection, _Count())
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float | None]:
     """The round trips that 50, 99 and 99.9 % are not above, in microseconds."""
-    ordered = sorted(seconds)
-    last = len(ordered) - 1
-    return {
-        name: round(ordered[min(last, int(part * len(ordered)))] * 1e6, 1) if ordered else None
-        for name, part in _PERCENTILES.items()
-    }
+    return quantiles([round(trip * 1e6, 1) for trip in seconds], _PERCENTILES)
 
 
 def _cpu_per_gb(report: dict[str, Any], local: float, moved: int) -> dict[str, float | None]:
@@ -366,27 +462,42 @@ def _cpu_per_gb(report: dict[str, Any], local: float, moved: int) -> dict[str, f
     }
 
 
-async def _measure(arguments: argparse.Namespace, result: Result) -> None:
-    import mrc  # noqa: PLC0415  (not for --help)
+def _nothing_yet(plan: Plan) -> Result:
+    """Every key of a result, so that one which is cut short has them too."""
+    no_intervals = Intervals.nothing()
+    return {
+        "mode": "latency" if plan.latency else "throughput",
+        "size_bytes": plan.size,
+        "window_messages": plan.window,
+        "bidirectional": plan.bidirectional,
+        "duration_s": plan.duration_s,
+        "cut_off": False,
+        "seconds": 0.0,
+        "messages": 0,
+        "bytes": 0,
+        "goodput_gbps": None,
+        "messages_per_s": None,
+        "interval_s": None,
+        "goodput_interval_gbps": no_intervals,
+        "messages_reverse": 0,
+        "bytes_reverse": 0,
+        "goodput_reverse_gbps": None,
+        "messages_reverse_per_s": None,
+        "goodput_reverse_interval_gbps": no_intervals,
+        "rtt_us": percentiles(()),
+        "cpu_s_per_gb": {"local": None, "peer": None},
+        "planes": {},
+        "path_events": [],
+        "path_events_omitted": 0,
+    }
 
-    plan = _plan_of(arguments)
-    result.update(
-        mode="latency" if plan.latency else "throughput",
-        size_bytes=plan.size,
-        window_messages=plan.window,
-        bidirectional=plan.bidirectional,
-        goodput_gbps=None,
-        messages_per_s=None,
-        rtt_us=percentiles(()),
-        cpu_s_per_gb={"local": None, "peer": None},
-        planes={},
-        path_events=[],
-    )
+
+async def _measure(arguments: argparse.Namespace, plan: Plan, result: Result) -> None:
     async with mrc.connect(
         arguments.target, planes=planes_from(arguments), config=config_from(arguments)
     ) as connection:
         names = ", ".join(path.name for path in connection.paths())
-        say(_COMMAND, f"planes: {names}")
+        inform(arguments, f"planes: {names}")
         hello = {"protocol": _PROTOCOL, "version": _VERSION, **asdict(plan)}
         await _say(connection, "hello", **hello)
         await _expect(connection, "ready")
@@ -395,39 +506,61 @@ async def _measure(arguments: argparse.Namespace, result: Result) -> None:
         cpu = time.process_time()
         try:
             async with traffic:
-                report = await run_it(connection, plan, arguments.duration, result)
+                report = await run_it(connection, plan, traffic, result)
         finally:
-            result["planes"] = planes_json(traffic.planes, rtt=True)
-            result["path_events"] = list(traffic.events)
-        if report.get("type") != "report":
+            result.update(traffic.events_json(), planes=planes_json(traffic.planes, rtt=True))
+        if report.get("type") != "report" and not result["cut_off"]:
             raise ProtocolError("the peer did not send report")
         used = time.process_time() - cpu
-        result["cpu_s_per_gb"] = _cpu_per_gb(report, used, result["bytes"])
+        moved = result["bytes"] + result["bytes_reverse"]
+        result["cpu_s_per_gb"] = _cpu_per_gb(report, used, moved)
     if not arguments.json:
-        print(_text(result, traffic.planes))
+        write_out(_text(result, traffic.planes))
+
+
+def _figure(value: float | None, unit: str, digits: int = 2) -> str:
+    """A number for people; "-" where there is none."""
+    return "-" if value is None else f"{value:,.{digits}f} {unit}"
+
+
+def _direction(result: Result, reverse: str) -> str:
+    """The throughput of one direction for people."""
+    rate = _figure(result[f"goodput{reverse}_gbps"], "Gb/s")
+    rate += f", {_figure(result[f'messages{reverse}_per_s'], 'messages/s', 0)}"
+    intervals = result[f"goodput{reverse}_interval_gbps"]
+    if intervals["min"] is None:
+        return rate
+    told = ", ".join(f"{name} {value:.2f}" for name, value in intervals.items())
+    return f"{rate}; by intervals of {result['interval_s']:g} s: {told} Gb/s"
 
 
 def _text(result: Result, planes: Sequence[PlaneTraffic]) -> str:
     """The result for people."""
     lines = [
-        f"{result['mode']}, messages of {result['size_bytes']} bytes, {result['seconds']:.1f} s:"
-        f" {result['goodput_gbps']} Gb/s, {result['messages_per_s']} messages/s"
+        f"{result['mode']}, messages of {quantity(result['size_bytes'])}, "
+        f"{result['seconds']:.1f} s: {_direction(result, '')}"
     ]
     if result["bidirectional"]:
-        lines.append(f"reverse: {result['goodput_reverse_gbps']} Gb/s")
+        lines.append(f"reverse: {_direction(result, '_reverse')}")
     if result["mode"] == "latency":
-        lines.append("round trip: " + ", ".join(f"{k} {v} us" for k, v in result["rtt_us"].items()))
+        trips = (f"{name} {_figure(us, 'us', 1)}" for name, us in result["rtt_us"].items())
+        lines.append("round trip: " + ", ".join(trips))
+    if result["cut_off"]:
+        lines.append("the time was up within a message: what had arrived of it is counted")
     cpu = result["cpu_s_per_gb"]
-    lines.append(f"CPU: {cpu['local']} s/GB here, {cpu['peer']} s/GB at the peer")
+    known = {"here": cpu["local"], "at the peer": cpu["peer"]}
+    told = [f"{_figure(value, 's/GB')} {where}" for where, value in known.items() if value]
+    if told:
+        lines.append("CPU: " + ", ".join(told))
     head = ("plane", "bytes", "share", "retransmitted", "rtt us")
     shares = planes_json(planes)
     rows = [
         (
             row.name,
-            f"{row.bytes:,}",
+            quantity(row.bytes),
             f"{100 * shares[row.name]['share']:.1f} %",
-            str(row.retransmitted),
-            f"{row.rtt_us:.1f}",
+            f"{row.retransmitted:,}",
+            f"{row.rtt_us:,.1f}",
         )
         for row in planes
     ]
@@ -455,9 +588,10 @@ def _plan_of(arguments: argparse.Namespace) -> Plan:
             size=size,
             window=window,
             bidirectional=arguments.bidirectional,
+            duration_s=_DEFAULT_DURATION if arguments.duration is None else arguments.duration,
         )
     except ProtocolError as error:
-        raise CommandError(ExitCode.USAGE, str(error)) from None
+        raise CommandError(ExitCode.USAGE, f"--{error}") from None
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -466,41 +600,65 @@ def _check(arguments: argparse.Namespace) -> None:
     Raises:
         CommandError: It does not.
     """
-    server = arguments.target == "server"
-    clashes = {
-        "--latency and --bidirectional": arguments.latency and arguments.bidirectional,
-        "--latency and --window": arguments.latency and arguments.window is not None,
-        "HOST and --once": not server and arguments.once,
-        "HOST and --listen": not server and arguments.listen != (None, DEFAULT_PORT),
-        "server and --size": server and arguments.size is not None,
-        "server and --window": server and arguments.window is not None,
-        "server and --latency": server and arguments.latency,
-        "server and --bidirectional": server and arguments.bidirectional,
+    latency, server = arguments.latency, arguments.target == _SERVER
+    of_the_client = {
+        "--size": arguments.size is not None,
+        "--duration": arguments.duration is not None,
+        "--window": arguments.window is not None,
+        "--latency": latency,
+        "--bidirectional": arguments.bidirectional,
     }
-    for what, applies in clashes.items():
-        if applies:
-            raise CommandError(ExitCode.USAGE, f"{what} do not go together")
+    of_the_server = {
+        "--once": arguments.once,
+        "--listen": arguments.listen != (None, DEFAULT_PORT),
+    }
+    refuse_clashes(
+        {
+            "--latency and --bidirectional do not go together": latency and arguments.bidirectional,
+            "--latency and --window do not go together": latency and arguments.window is not None,
+            **{
+                f"{flag} belongs to `mrc-perf HOST`: the server does what the client asks for": (
+                    server and given
+                )
+                for flag, given in of_the_client.items()
+            },
+            **{
+                f"{flag} belongs to `mrc-perf server`, not to the client": not server and given
+                for flag, given in of_the_server.items()
+            },
+        }
+    )
 
 
 async def _perf(arguments: argparse.Namespace, result: Result) -> None:
     _check(arguments)
-    work = _serve if arguments.target == "server" else _measure
-    await work(arguments, result)
+    server = arguments.target == _SERVER
+    plan = None if server else _plan_of(arguments)
+    if plan is not None:
+        result.update(_nothing_yet(plan))
+    await explain_planes(arguments, result)
+    if arguments.dry_run:
+        return
+    if plan is None:
+        await _serve(arguments, result)
+    else:
+        await _measure(arguments, plan, result)
 
 
 def parser() -> Parser:
     """The arguments of mrc-perf."""
     made = Parser(_COMMAND, "Measures between two hosts; `mrc-perf server` runs on the other one.")
-    made.add_argument("target", metavar="server|HOST[:PORT]", help="be the server, or where it is")
+    made.add_argument(
+        "target", type=target, metavar="server|HOST[:PORT]", help="be the server, or where it is"
+    )
     made.add_argument(
         "--size", type=size_in_bytes, metavar="N[K|M|G]", help="of a message (4M; latency: 1)"
     )
     made.add_argument(
         "--duration",
         type=positive_seconds,
-        default=10.0,
         metavar="SECONDS",
-        help="of the measurement (default 10)",
+        help=f"of the measurement (default {_DEFAULT_DURATION:.0f})",
     )
     made.add_argument(
         "--window",

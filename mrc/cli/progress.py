@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,10 +18,11 @@ __all__ = [
     "Counter",
     "Progress",
     "duration",
-    "ending",
+    "gbps",
     "line",
     "plane_table",
     "quantity",
+    "result_line",
     "summary",
     "table",
 ]
@@ -70,7 +71,8 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-def _gbps(byte_rate: float) -> str:
+def gbps(byte_rate: float) -> str:
+    """Bytes per second for people, in Gb/s without the unit."""
     return f"{byte_rate * 8 / 1e9:.2f}"
 
 
@@ -86,14 +88,14 @@ def line(counter: Counter, rate: float, plane_rates: Iterable[tuple[str, str, fl
         parts = [
             f"{100 * counter.done // counter.total:3d} %",
             f"{quantity(counter.done)} of {quantity(counter.total)}",
-            f"{_gbps(rate)} Gb/s",
+            f"{gbps(rate)} Gb/s",
         ]
         if rate > 0:
             parts.append(f"{duration((counter.total - counter.done) / rate)} left")
     else:
-        parts = [quantity(counter.done), f"{_gbps(rate)} Gb/s"]
+        parts = [quantity(counter.done), f"{gbps(rate)} Gb/s"]
     planes = (
-        f"{name} {_gbps(plane_rate) if state == 'up' else state}"
+        f"{name} {gbps(plane_rate) if state == 'up' else state}"
         for name, state, plane_rate in plane_rates
     )
     return "  ".join(parts) + "  | " + "  ".join(planes)
@@ -119,11 +121,11 @@ def plane_table(planes: Iterable[PlaneTraffic], seconds: float) -> str:
     body = [
         (
             row.name,
-            f"{row.bytes:,}",
+            quantity(row.bytes),
             f"{100 * row.bytes / total:.1f} %" if total else "-",
-            _gbps(row.bytes / seconds) if seconds else "-",
-            str(row.lost),
-            str(row.retransmitted),
+            gbps(row.bytes / seconds) if seconds else "-",
+            f"{row.lost:,}",
+            f"{row.retransmitted:,}",
             str(row.outages),
             f"{row.state} ({row.reason})" if row.reason else row.state,
         )
@@ -139,8 +141,19 @@ class Progress:
         self,
         counter: Counter,
         planes: Callable[[], Sequence[PlaneTraffic]],
+        *,
+        quiet: bool = False,
         stream: TextIO | None = None,
     ) -> None:
+        """Notes what to draw, and where.
+
+        Args:
+            counter: How far it is.
+            planes: Asked for what the planes carried so far.
+            quiet: Draw nothing even on a terminal.
+            stream: Where to; None: standard error.
+        """
+        self._quiet = quiet
         self._counter = counter
         self._planes = planes
         self._stream = stream or sys.stderr
@@ -152,10 +165,7 @@ class Progress:
     @property
     def visible(self) -> bool:
         """Whether there is somebody to see it."""
-        try:
-            return self._stream.isatty()
-        except ValueError:  # closed
-            return False
+        return not self._quiet and self._stream.isatty()
 
     async def __aenter__(self) -> Progress:
         if self.visible:
@@ -175,10 +185,11 @@ class Progress:
         await asyncio.gather(self._task, return_exceptions=True)
         self._write("\r\x1b[K")
 
-    def show(self, text: str) -> None:
-        """Prints for people only: nothing in a pipe."""
-        if self.visible:
-            self._write(text + "\n")
+    def show_planes(self, seconds: float) -> None:
+        """Prints the table of the planes for people, if they carried something."""
+        planes = self._planes()
+        if self.visible and any(each.bytes for each in planes):
+            self._write(plane_table(planes, seconds) + "\n")
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -205,15 +216,33 @@ class Progress:
                 (each.name, each.state, self._rate.get(each.name, 0.0)) for each in self._planes()
             ]
             text = line(self._counter, self._rate.get("", 0.0), rates)
-            columns = shutil.get_terminal_size().columns
-            self._write("\r" + text[: columns - 1] + "\x1b[K")
+            self._write("\r" + text[: max(1, self._columns() - 1)] + "\x1b[K")
+
+    def _columns(self) -> int:
+        """Width of the terminal that is drawn on, which standard output need not be."""
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or 80
+        except OSError:
+            return 80
 
 
-def ending(counter: Counter, planes: Iterable[PlaneTraffic], seconds: float) -> str:
-    """What a person is shown after a transfer."""
-    files = "1 file" if counter.files == 1 else f"{counter.files} files"
-    head = f"{files}, {quantity(counter.done)} in {seconds:.1f} s"
-    return f"{head}\n{plane_table(planes, seconds)}"
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
+
+
+def result_line(one: dict[str, Any]) -> str:
+    """What a transfer came to, in one line.
+
+    Args:
+        one: A transfer as it stands in the JSON.
+    """
+    names = [name for name, counts in one["planes"].items() if counts["bytes"]]
+    planes = f" over {', '.join(names)}" if names else ""
+    before = f", {quantity(one['bytes_resumed'])} were there" if one["bytes_resumed"] else ""
+    return (
+        f"{_files(one['files'])}, {quantity(one['bytes'])} in {one['seconds']:.1f} s, "
+        f"{one['gbps']:.2f} Gb/s{planes}{before}; SHA-256 verified"
+    )
 
 
 def summary(counter: Counter, seconds: float) -> dict[str, Any]:

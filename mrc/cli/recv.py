@@ -13,27 +13,40 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from mrc.cli.choice import explain_planes
 from mrc.cli.common import (
-    DEFAULT_PORT,
     CommandError,
     ExitCode,
     Parser,
     Result,
     add_common_arguments,
     add_listen_argument,
-    config_from,
     describe,
     exit_code,
-    planes_from,
+    inform,
+    listening,
     printable,
+    refuse_clashes,
     run,
     say,
 )
-from mrc.cli.progress import Counter, Progress, ending, summary
+from mrc.cli.progress import Counter, Progress, result_line, summary
 from mrc.cli.store import DirectoryStore, DiscardStore, Store, StreamStore, Target
 from mrc.cli.traffic import Traffic, planes_json
-from mrc.cli.transfer import Channel, Done, End, Entry, Go, Hello, Start, Stored
+from mrc.cli.transfer import (
+    NAMES_KEPT,
+    Channel,
+    Done,
+    End,
+    Entry,
+    FileList,
+    Go,
+    Hello,
+    Start,
+    Stored,
+)
 from mrc.cli.worker import Hasher, Worker
+from mrc.control import DEFAULT_PORT
 from mrc.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -52,9 +65,14 @@ _HELLO_TIMEOUT: Final = 10.0
 
 
 class Receiver:
-    """One transfer on its way in."""
+    """One transfer on its way in.
+
+    Attributes:
+        files: Those that are whole.
+    """
 
     def __init__(self, channel: Channel, store: Store, counter: Counter) -> None:
+        self.files = FileList()
         self._channel = channel
         self._store = store
         self._counter = counter
@@ -84,13 +102,19 @@ class Receiver:
         await self._channel.say(Hello())
         while isinstance(entry := await self._channel.expect(Entry, Done), Entry):
             if entry.kind == "directory":
-                await self._disk.submit(self._store.make_directory, entry)
+                await self._directory(entry)
             else:
-                await self._file(entry)
+                self.files.add(entry.name, await self._file(entry))
                 self._counter.files += 1
             await self._channel.say(Stored())
 
-    async def _file(self, entry: Entry) -> None:
+    async def _directory(self, entry: Entry) -> None:
+        try:
+            await self._disk.submit(self._store.make_directory, entry)
+        except OSError as error:
+            raise _local(entry, error) from None
+
+    async def _file(self, entry: Entry) -> End:
         try:
             target = await self._disk.submit(self._store.open, entry)
         except OSError as error:
@@ -109,6 +133,7 @@ class Receiver:
                 text = f"{printable(entry.name)}: the checksum (SHA-256) differs"
                 raise CommandError(ExitCode.INTEGRITY, text)
             await self._disk.submit(target.commit)
+            return end
         except OSError as error:
             raise _local(entry, error) from None
         finally:
@@ -162,14 +187,16 @@ def _local(entry: Entry, error: OSError) -> BaseException:
     return CommandError(ExitCode.LOCAL_IO, text)
 
 
-async def receive(connection: Connection, store: Store, result: Result) -> None:
+async def receive(
+    connection: Connection, store: Store, result: Result, *, quiet: bool = False
+) -> None:
     """Serves one connection; adds to the result what it was, also when it fails."""
     counter = Counter()
     channel = Channel(connection)
     receiver = Receiver(channel, store, counter)
     started = time.monotonic()
     traffic = Traffic(connection)
-    progress = Progress(counter, lambda: traffic.planes)
+    progress = Progress(counter, lambda: traffic.planes, quiet=quiet)
     try:
         async with traffic, progress:
             try:
@@ -184,26 +211,30 @@ async def receive(connection: Connection, store: Store, result: Result) -> None:
             **summary(counter, seconds),
             "peer": connection.peer,
             "planes": planes_json(traffic.planes),
-            "path_events": list(traffic.events),
+            **traffic.events_json(),
         }
-        _add(result, one)
-        progress.show(ending(counter, traffic.planes, seconds))
+        _add(result, one, receiver.files)
+        progress.show_planes(seconds)
     await connection.close()
 
 
-def _add(result: Result, one: dict[str, Any]) -> None:
+def _add(result: Result, one: dict[str, Any], files: FileList) -> None:
     """Adds one transfer to the totals of all."""
-    for key in ("files", "bytes", "bytes_resumed", "seconds"):
+    for key in ("files", "bytes", "bytes_resumed", "seconds", "path_events_omitted"):
         result[key] += one[key]
     seconds = result["seconds"]
     result["gbps"] = round(result["bytes"] * 8 / 1e9 / seconds, 6) if seconds > 0 else 0.0
-    result["path_events"] = (result["path_events"] + one["path_events"])[-_RESULTS_KEPT:]
+    events = result["path_events"] + one["path_events"]
+    result["path_events"] = events[-_RESULTS_KEPT:]
+    result["path_events_omitted"] += len(events) - len(result["path_events"])
+    result["file_list"] = [*result["file_list"], *files.json()][-NAMES_KEPT:]
     result["transfers"] = [*result["transfers"], one][-_RESULTS_KEPT:]
     planes = result["planes"]
     for name, counts in one["planes"].items():
         sums = planes.setdefault(name, dict.fromkeys(counts, 0))
         for key in ("bytes", "retransmitted", "lost"):
             sums[key] += counts[key]
+        sums["state"] = counts["state"]
     total = sum(counts["bytes"] for counts in planes.values())
     for counts in planes.values():
         counts["share"] = round(counts["bytes"] / total, 6) if total else 0.0
@@ -234,30 +265,34 @@ def _store(arguments: argparse.Namespace) -> Store:
     )
 
 
-async def _serve(arguments: argparse.Namespace, result: Result) -> None:
-    import mrc  # noqa: PLC0415  (not for --help)
+def _say_where(arguments: argparse.Namespace, port: int, planes: Sequence[PlaneInfo]) -> None:
+    named = ", ".join(f"{plane.name} {plane.address or '(no address)'}" for plane in planes)
+    inform(arguments, f"planes: {named}")
+    inform(arguments, f"waiting; on the other host: {send_line(arguments, port, planes)}")
 
+
+async def _serve(arguments: argparse.Namespace, result: Result) -> None:
     _check(arguments)
     result.update(files=0, bytes=0, bytes_resumed=0, seconds=0.0, gbps=0.0)
-    result.update(planes={}, path_events=[], transfers=[])
+    result.update(planes={}, path_events=[], path_events_omitted=0, file_list=[], transfers=[])
     store = _store(arguments)
-    host, port = arguments.listen
-    async with mrc.listen(
-        host, port, planes=planes_from(arguments), config=config_from(arguments)
-    ) as listener:
-        planes = listener.endpoint.planes()
-        named = ", ".join(f"{plane.name} {plane.address or '(no address)'}" for plane in planes)
-        say(_COMMAND, f"planes: {named}")
-        say(_COMMAND, f"waiting; on the other host: {send_line(arguments, listener.port, planes)}")
+    await explain_planes(arguments, result)
+    if arguments.dry_run:
+        return
+    async with listening(arguments) as listener:
+        _say_where(arguments, listener.port, listener.endpoint.planes())
         async for connection in listener:
             async with connection:
                 try:
-                    await receive(connection, store, result)
+                    await receive(connection, store, result, quiet=arguments.quiet)
                 except Exception as error:
                     if arguments.once:
                         raise
                     result["transfers"][-1]["error"] = describe(error)
                     say(_COMMAND, f"{connection.peer}: {describe(error)}")
+                else:
+                    line = result_line(result["transfers"][-1])
+                    inform(arguments, f"received from {connection.peer}: {line}")
             if arguments.once:
                 return
 
@@ -268,17 +303,21 @@ def _check(arguments: argparse.Namespace) -> None:
     Raises:
         CommandError: It does not.
     """
-    keeps = not arguments.discard and arguments.to != "-"
-    clashes = {
-        "--discard and DIR": arguments.discard and arguments.to is not None,
-        "--resume and --overwrite": arguments.resume and arguments.overwrite,
-        "--json and - (both are standard output)": arguments.json and arguments.to == "-",
-        "--resume without a directory": arguments.resume and not keeps,
-        "--overwrite without a directory": arguments.overwrite and not keeps,
-    }
-    for what, applies in clashes.items():
-        if applies:
-            raise CommandError(ExitCode.USAGE, f"{what} do not go together")
+    stream, discard = arguments.to == "-", arguments.discard
+    sink = "-" if stream else "--discard"
+    refuse_clashes(
+        {
+            "--discard keeps nothing, so it takes no DIR": discard and arguments.to is not None,
+            "--resume and --overwrite do not go together": (
+                arguments.resume and arguments.overwrite
+            ),
+            f"--resume needs a directory, not {sink}": arguments.resume and (stream or discard),
+            f"--overwrite needs a directory, not {sink}": (
+                arguments.overwrite and (stream or discard)
+            ),
+            "--json and - are both standard output": arguments.json and stream,
+        }
+    )
 
 
 def parser() -> Parser:

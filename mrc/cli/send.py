@@ -9,8 +9,11 @@ import mmap
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+import mrc
+from mrc.cli.choice import explain_planes
 from mrc.cli.common import (
     CommandError,
     ExitCode,
@@ -18,16 +21,18 @@ from mrc.cli.common import (
     Result,
     add_common_arguments,
     config_from,
+    inform,
     planes_from,
     positive_seconds,
     printable,
     run,
     say,
+    target,
 )
-from mrc.cli.progress import Counter, Progress, ending, summary
-from mrc.cli.source import Item, Reader, collect
+from mrc.cli.progress import Counter, Progress, quantity, result_line, summary
+from mrc.cli.source import Found, Item, Reader, collect
 from mrc.cli.traffic import Traffic, planes_json
-from mrc.cli.transfer import BLOCK, Channel, Done, End, Go, Hello, Start, Stored
+from mrc.cli.transfer import BLOCK, Channel, Done, End, FileList, Go, Hello, Start, Stored
 from mrc.cli.worker import Hasher, Worker
 
 if TYPE_CHECKING:
@@ -38,6 +43,13 @@ __all__ = ["main"]
 _COMMAND: Final = "mrc-send"
 _BLOCKS: Final = 8
 """Blocks that are read, hashed or on their way at once."""
+
+_PATIENCE: Final = 2.0
+"""Seconds until a sender says that it waits for the receiver."""
+_COMPLAINTS: Final = 20
+"""Skipped entries that are said one by one."""
+_LISTED: Final = 1000
+"""Skipped entries in the JSON."""
 
 
 class _Block:
@@ -51,11 +63,18 @@ class _Block:
 
 
 class Sender:
-    """One transfer on its way out."""
+    """One transfer on its way out.
 
-    def __init__(self, channel: Channel, counter: Counter) -> None:
+    Attributes:
+        files: Those that the receiver has whole.
+    """
+
+    def __init__(self, channel: Channel, counter: Counter, found: Found) -> None:
+        self.files = FileList()
+        self._found = found
         self._channel = channel
         self._counter = counter
+        self._end = End(size=0, sha256="0" * 64)
         self._disk = Worker("mrc-disk")
         self._hasher = Hasher()
         self._blocks = [_Block() for _ in range(_BLOCKS)]
@@ -65,7 +84,7 @@ class Sender:
         self._disk.close()
         self._hasher.close()
 
-    async def run(self, items: Sequence[Item]) -> None:
+    async def run(self) -> None:
         """Sends everything.
 
         Raises:
@@ -73,6 +92,7 @@ class Sender:
             OSError: Something cannot be read.
             ConnectionClosed: The receiver went away.
         """
+        items = self._found.items
         files = sum(item.entry.kind == "file" for item in items)
         await self._channel.say(Hello(files=files, bytes=self._counter.total))
         await self._channel.expect(Hello)
@@ -82,25 +102,32 @@ class Sender:
                 await self._channel.expect(Stored)
             else:
                 await self._file(item)
-                self._counter.files += 1
         await self._channel.say(Done())
 
     async def _file(self, item: Item) -> None:
-        reader = await self._disk.submit(Reader, item)
         try:
-            await self._channel.say(item.entry)
-            await self._begin(reader, item, await self._channel.expect(Go))
+            reader = await self._disk.submit(Reader, item)
+        except OSError as error:
+            if item.named or item.path is None:
+                raise
+            self._found.skip(item.path, str(error.strerror))
+            return
+        try:
+            await self._channel.say(reader.entry)
+            await self._begin(reader, await self._channel.expect(Go))
             await self._channel.unless_told(self._data(reader), Stored)
+            self._counter.files += 1
+            self.files.add(item.entry.name, self._end)
             if await self._disk.submit(reader.changed):
-                say(_COMMAND, f"{printable(item.entry.name)} was changed while it was sent")
+                self._found.changed.append(item.entry.name)
         finally:
             self._disk.submit(reader.close)
 
-    async def _begin(self, reader: Reader, item: Item, there: Go) -> None:
+    async def _begin(self, reader: Reader, there: Go) -> None:
         """Skips what the receiver has, if it is the beginning of this file."""
         self._hasher.restart()
         offset = 0
-        if 0 < there.offset <= (item.entry.size or 0):
+        if 0 < there.offset <= (reader.entry.size or 0):
             state = await self._disk.submit(reader.prefix, there.offset)
             if state.hexdigest() == there.sha256:
                 offset = there.offset
@@ -126,8 +153,8 @@ class Sender:
             busy.append(block)
         while busy:
             await self._reuse(busy.popleft())
-        digest = await self._hasher.hexdigest()
-        await self._channel.say(End(size=reader.position, sha256=digest))
+        self._end = End(size=reader.position, sha256=await self._hasher.hexdigest())
+        await self._channel.say(self._end)
 
     def _read(self, reader: Reader, block: _Block) -> asyncio.Future[_Block]:
         def fill() -> _Block:
@@ -145,42 +172,99 @@ class Sender:
         return block
 
 
-async def send(connection: Connection, items: Sequence[Item], result: Result) -> None:
-    """Sends everything over a connection; fills the result, also when it fails."""
-    sizes = [item.entry.size for item in items if item.entry.kind == "file"]
-    known = [size for size in sizes if size is not None]
-    counter = Counter(sum(known) if len(known) == len(sizes) else None)
+async def send(
+    connection: Connection, found: Found, result: Result, *, quiet: bool = False
+) -> None:
+    """Sends everything over a connection; fills the result, also when it fails.
+
+    Raises:
+        CommandError, OSError, ConnectionClosed: As `Sender.run`.
+    """
+    counter = Counter(_total(found))
     channel = Channel(connection)
-    sender = Sender(channel, counter)
+    sender = Sender(channel, counter, found)
     traffic = Traffic(connection)
-    progress = Progress(counter, lambda: traffic.planes)
+    progress = Progress(counter, lambda: traffic.planes, quiet=quiet)
     started = time.monotonic()
+    patience = asyncio.get_running_loop().call_later(_PATIENCE, _say_that_it_waits, counter)
     try:
         async with traffic, progress:
             try:
-                await sender.run(items)
+                await sender.run()
             except BaseException as error:
                 await channel.give_up(error)
                 raise
     finally:
+        patience.cancel()
         sender.close()
         seconds = time.monotonic() - started
         result.update(summary(counter, seconds))
-        result["planes"] = planes_json(traffic.planes)
-        result["path_events"] = list(traffic.events)
-        progress.show(ending(counter, traffic.planes, seconds))
+        result.update(traffic.events_json(), planes=planes_json(traffic.planes))
+        result.update(file_list=sender.files.json(), changed=len(found.changed))
+        _list_skipped(found, result)
+        progress.show_planes(seconds)
+
+
+def _total(found: Found) -> int | None:
+    """Bytes of all files; None: unknown, for standard input is one of them."""
+    total = 0
+    for item in found.items:
+        if item.entry.kind == "file":
+            if item.entry.size is None:
+                return None
+            total += item.entry.size
+    return total
+
+
+def _say_that_it_waits(counter: Counter) -> None:
+    if not counter.done and not counter.files:
+        say(_COMMAND, "waiting for the receiver, which may be busy with another sender")
+
+
+def _list_skipped(found: Found, result: Result) -> None:
+    result["skipped"] = len(found.skipped)
+    result["skipped_list"] = [asdict(each) for each in found.skipped[:_LISTED]]
+
+
+def _complain(found: Found) -> None:
+    """Says what was not sent, or not as it was.
+
+    Raises:
+        CommandError: There is something.
+    """
+    for each in found.skipped[:_COMPLAINTS]:
+        say(_COMMAND, f"skipped {each.path}: {each.reason}")
+    for name in found.changed[:_COMPLAINTS]:
+        say(_COMMAND, f"{printable(name)} was changed while it was sent")
+    if found.skipped:
+        text = f"not all was sent: {len(found.skipped)} skipped, see above"
+        raise CommandError(ExitCode.LOCAL_IO, text)
+    if found.changed:
+        text = f"not all was sent as it is: {len(found.changed)} changed, see above"
+        raise CommandError(ExitCode.FAILED, text)
+
+
+async def _collect(paths: Sequence[str]) -> Found:
+    """What to send, found in a thread: Ctrl-C ends a long search at once."""
+    worker = Worker("mrc-search")
+    try:
+        return await worker.submit(collect, paths)
+    finally:
+        worker.close()
 
 
 async def _send(arguments: argparse.Namespace, result: Result) -> None:
-    import mrc  # noqa: PLC0415  (not for --help)
-
     if arguments.paths.count("-") > 1:
         raise CommandError(ExitCode.USAGE, "- (standard input) is named twice")
     result.update(files=0, bytes=0, bytes_resumed=0, seconds=0.0, gbps=0.0)
-    result.update(planes={}, path_events=[])
-    items, skipped = collect(arguments.paths)
-    for path in skipped:
-        say(_COMMAND, f"skipped, being neither a file nor a directory: {printable(path)}")
+    result.update(planes={}, path_events=[], path_events_omitted=0)
+    result.update(file_list=[], changed=0, skipped=0, skipped_list=[])
+    found = await _collect(arguments.paths)
+    _list_skipped(found, result)
+    await explain_planes(arguments, result)
+    if arguments.dry_run:
+        _describe(found, arguments, result)
+        return
     async with mrc.connect(
         arguments.target,
         planes=planes_from(arguments),
@@ -188,8 +272,19 @@ async def _send(arguments: argparse.Namespace, result: Result) -> None:
         timeout=arguments.timeout,
     ) as connection:
         paths = (f"{path.name} to {path.peer_address}" for path in connection.paths())
-        say(_COMMAND, f"planes: {', '.join(paths)}")
-        await send(connection, items, result)
+        inform(arguments, f"planes: {', '.join(paths)}")
+        await send(connection, found, result, quiet=arguments.quiet)
+    inform(arguments, f"sent {result_line(result)}")
+    _complain(found)
+
+
+def _describe(found: Found, arguments: argparse.Namespace, result: Result) -> None:
+    """Says what would be sent."""
+    total = _total(found)
+    result["files"] = sum(item.entry.kind == "file" for item in found.items)
+    size = "of unknown size" if total is None else quantity(total)
+    say(_COMMAND, f"would send {result['files']:,} files, {size}, to {arguments.target}")
+    _complain(found)
 
 
 def parser() -> Parser:
@@ -198,7 +293,7 @@ def parser() -> Parser:
     made.add_argument(
         "paths", nargs="+", metavar="PATH", help="files or directories; -: standard input"
     )
-    made.add_argument("target", metavar="HOST[:PORT]", help="where mrc-recv waits")
+    made.add_argument("target", type=target, metavar="HOST[:PORT]", help="where mrc-recv waits")
     made.add_argument(
         "--timeout",
         type=positive_seconds,

@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import select
 import stat
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from mrc.cli.common import CommandError, ExitCode, printable
-from mrc.cli.transfer import Entry, check_name
+from mrc.cli.transfer import Entry
 from mrc.errors import ProtocolError
 
-__all__ = ["Item", "Reader", "collect"]
+__all__ = ["Found", "Item", "Reader", "Skipped", "collect"]
 
 _READ: Final = 1 << 20
 _GATHER: Final = 0.01
@@ -28,84 +30,151 @@ STDIN_NAME: Final = "stdin"
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """Something to send. `path` None: standard input."""
+    """Something to send.
+
+    Attributes:
+        entry: What the receiver is told.
+        path: Where it is; None: standard input.
+        named: By the user, and not found in a directory: it must not be left out.
+    """
 
     entry: Entry
     path: Path | None
+    named: bool = False
 
 
-def _item(path: Path, name: str, status: os.stat_result) -> Item:
-    entry = Entry(
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """Something in a directory that cannot be sent."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What is to be sent, and what came of it.
+
+    Attributes:
+        items: In order.
+        skipped: What is left out.
+        changed: Names of files that were written to while they were read.
+    """
+
+    items: list[Item] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+
+    def skip(self, path: os.PathLike[str] | str, reason: str) -> None:
+        """Notes that something is left out."""
+        self.skipped.append(Skipped(path=printable(os.fspath(path)), reason=reason))
+
+
+_KINDS: Final[tuple[tuple[Callable[[int], bool], str], ...]] = (
+    (stat.S_ISLNK, "a symbolic link"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def _kind(status: os.stat_result) -> str:
+    """What something is that is neither a file nor a directory; "" if it is one."""
+    return next((words for applies, words in _KINDS if applies(status.st_mode)), "")
+
+
+def _entry(name: str, status: os.stat_result) -> Entry:
+    return Entry(
         kind="directory" if stat.S_ISDIR(status.st_mode) else "file",
         name=name,
         size=status.st_size if stat.S_ISREG(status.st_mode) else None,
         mode=stat.S_IMODE(status.st_mode) & 0o777,
         mtime_ns=max(0, status.st_mtime_ns),
     )
-    return Item(entry=entry, path=path)
 
 
-def _walk(path: Path, name: str, skipped: list[str]) -> Iterator[Item]:
-    """A directory and what is in it, in order of the names; links are not followed."""
-    yield _item(path, name, path.stat())
-    with os.scandir(path) as entries:
-        children = sorted(entries, key=lambda entry: entry.name)
-    for child in children:
-        status = child.stat(follow_symlinks=False)
-        inner = f"{name}/{child.name}"
-        if stat.S_ISDIR(status.st_mode):
-            yield from _walk(path / child.name, inner, skipped)
-        elif stat.S_ISREG(status.st_mode):
-            yield _item(path / child.name, inner, status)
-        else:
-            skipped.append(str(path / child.name))
+def _children(folder: Path, name: str, found: Found) -> list[Item]:
+    """What is in a directory, in order of the names; links are not followed."""
+    items = []
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries)
+    except OSError as error:
+        found.skip(folder, str(error.strerror))
+        return []
+    for each in names:
+        path = folder / each
+        try:
+            status = path.stat(follow_symlinks=False)
+            if kind := _kind(status):
+                found.skip(path, kind)
+            else:
+                items.append(Item(entry=_entry(f"{name}/{each}", status), path=path))
+        except OSError as error:
+            found.skip(path, str(error.strerror))
+        except ProtocolError as error:
+            found.skip(path, str(error))
+    return items
 
 
-def collect(paths: Sequence[str]) -> tuple[list[Item], list[str]]:
-    """Everything that the arguments name, and what of it is skipped: links, devices, sockets.
+def _walk(top: Item, found: Found) -> None:
+    """Adds something and all that is in it, a directory before what it holds."""
+    stack = [top]
+    while stack:
+        item = stack.pop()
+        found.items.append(item)
+        if item.entry.kind == "directory" and item.path is not None:
+            stack.extend(reversed(_children(item.path, item.entry.name, found)))
+
+
+def _named(text: str) -> Item:
+    """What an argument names; a link as what it leads to, under the link's name.
+
+    Raises:
+        CommandError: It has no name, or is no file.
+        OSError: It cannot be read.
+    """
+    if text == "-":
+        entry = Entry(kind="file", name=STDIN_NAME, size=None, mode=0o644, mtime_ns=time.time_ns())
+        return Item(entry=entry, path=None, named=True)
+    path = Path(text)
+    status = path.stat()
+    if kind := _kind(status):
+        hint = ": send what it gives as standard input, -" if kind == "a FIFO" else ""
+        raise CommandError(ExitCode.LOCAL_IO, f"{printable(text)} is {kind}{hint}")
+    os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))  # before anything is sent
+    name = path.name if path.name not in {"", ".."} else path.resolve().name
+    try:
+        return Item(entry=_entry(name, status), path=path.resolve(), named=True)
+    except ProtocolError as error:
+        raise CommandError(ExitCode.USAGE, f"{printable(text)}: {error}") from None
+
+
+def collect(paths: Sequence[str]) -> Found:
+    """Everything that the arguments name. Blocking, for long where there is much.
 
     Raises:
         CommandError: Something has no name, or the same as another, or is no file.
-        OSError: Something cannot be read.
+        OSError: Something that was named cannot be read.
     """
-    items: list[Item] = []
-    skipped: list[str] = []
-    for text in paths:
-        if text == "-":
-            entry = Entry(
-                kind="file", name=STDIN_NAME, size=None, mode=0o644, mtime_ns=time.time_ns()
-            )
-            items.append(Item(entry=entry, path=None))
-            continue
-        path = Path(text)
-        status = path.stat()
-        name = path.name if path.name not in {"", ".."} else path.resolve().name
-        _check(name, text)
-        if stat.S_ISDIR(status.st_mode):
-            items.extend(_walk(path, name, skipped))
-        elif stat.S_ISREG(status.st_mode):
-            items.append(_item(path, name, status))
-        else:
-            raise CommandError(ExitCode.LOCAL_IO, f"{text}: is neither a file nor a directory")
-    names = [item.entry.name for item in items]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        text = f"two of these would both be called {printable(twice)}"
-        raise CommandError(ExitCode.USAGE, text)
-    return items, skipped
-
-
-def _check(name: str, text: str) -> None:
-    try:
-        check_name(name)
-    except ProtocolError as error:
-        raise CommandError(ExitCode.USAGE, f"{printable(text)}: {error}") from None
+    found = Found()
+    tops = [_named(text) for text in paths]
+    names = Counter(top.entry.name for top in tops)
+    for name, count in names.items():
+        if count > 1:
+            text = f"{count} of these would be called {printable(name)} at the receiver"
+            raise CommandError(ExitCode.USAGE, text)
+    for top in tops:
+        _walk(top, found)
+    return found
 
 
 class Reader:
     """Reads one item, in a worker: every method blocks.
 
     Attributes:
+        entry: As the item's, but as it is now: since it was listed time has passed.
         position: Bytes read so far.
     """
 
@@ -113,16 +182,26 @@ class Reader:
         """Opens it.
 
         Raises:
-            OSError: It cannot be opened.
+            OSError: It cannot be opened, or is no file any more.
         """
-        self._item = item
-        flags = os.O_RDONLY | os.O_CLOEXEC
-        self._fd = 0 if item.path is None else os.open(item.path, flags)
+        self._path = item.path
+        self.entry = item.entry
         self.position = 0
+        if item.path is None:
+            self._fd = 0
+            return
+        # What has taken its name meanwhile must neither block us nor lead elsewhere.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+        self._fd = os.open(item.path, flags)
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._fd)
+            raise OSError(errno.EINVAL, "is no file any more", os.fspath(item.path))
+        self.entry = _entry(item.entry.name, status)
 
     def close(self) -> None:
         """Closes it, but for standard input."""
-        if self._item.path is not None:
+        if self._path is not None:
             os.close(self._fd)
 
     def prefix(self, size: int) -> Any:
@@ -145,8 +224,11 @@ class Reader:
             CommandError: The file ends before the size it had.
             OSError: It cannot be read.
         """
-        size = self._item.entry.size
-        filled = self._read_stream(buffer) if size is None else self._read_file(buffer, size)
+        size = self.entry.size
+        try:
+            filled = self._read_stream(buffer) if size is None else self._read_file(buffer, size)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.entry.name) from None
         self.position += filled
         return filled
 
@@ -158,7 +240,7 @@ class Reader:
             if part == 0:
                 now = self.position + filled
                 text = f"the file shrank from {size} to {now} bytes while it was sent"
-                raise CommandError(ExitCode.LOCAL_IO, f"{printable(self._item.entry.name)}: {text}")
+                raise CommandError(ExitCode.LOCAL_IO, f"{printable(self.entry.name)}: {text}")
             filled += part
         return filled
 
@@ -175,10 +257,8 @@ class Reader:
         return filled
 
     def changed(self) -> bool:
-        """Whether the file was written to since it was listed."""
-        if self._item.path is None:
+        """Whether the file was written to since it was opened."""
+        if self._path is None:
             return False
-        status = os.fstat(self._fd)
-        return status.st_mtime_ns != self._item.entry.mtime_ns or (
-            status.st_size != self._item.entry.size
-        )
+        now = _entry(self.entry.name, os.fstat(self._fd))
+        return (now.size, now.mtime_ns) != (self.entry.size, self.entry.mtime_ns)

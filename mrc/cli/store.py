@@ -176,7 +176,8 @@ class WholeTarget:
         if offset != self.offset or offset != self._entry.size:
             raise CommandError(
                 ExitCode.LOCAL_IO,
-                f"{printable(self._entry.name)} exists and is another file: --overwrite replaces",
+                f"{printable(self._entry.name)} exists and is another file: "
+                "mrc-recv --overwrite replaces it",
             )
 
     def write(self, data: memoryview) -> None:
@@ -202,7 +203,7 @@ def _hash_file(fd: int, size: int) -> Any:
 
 
 def _exists(entry: Entry) -> CommandError:
-    hint = "--overwrite replaces it, --resume completes it"
+    hint = "mrc-recv --overwrite replaces it, mrc-recv --resume completes it"
     return CommandError(ExitCode.FAILED, f"{printable(entry.name)} exists: {hint}")
 
 
@@ -219,18 +220,25 @@ class PartTarget:
         self._entry = entry
         self._part = leaf + PART_SUFFIX
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        self._fd = os.open(self._part, flags, 0o600, dir_fd=folder)
+        try:
+            self._fd = os.open(self._part, flags, 0o600, dir_fd=folder)
+        except OSError as error:
+            if error.errno in {errno.ELOOP, errno.EISDIR, errno.ENXIO}:
+                raise self._in_the_way() from None
+            raise
         try:
             status = os.fstat(self._fd)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-                raise CommandError(
-                    ExitCode.LOCAL_IO, f"{printable(self._part)} is in the way: remove it"
-                )
+                raise self._in_the_way()
             self._lock()
         except BaseException:
             os.close(self._fd)
             raise
         self.offset = status.st_size if resume else 0
+
+    def _in_the_way(self) -> CommandError:
+        name = f"{printable(self._entry.name)}{PART_SUFFIX}"
+        return CommandError(ExitCode.LOCAL_IO, f"{name} is no file of ours: remove it")
 
     def _lock(self) -> None:
         try:
@@ -311,7 +319,9 @@ class DirectoryStore:
         except OSError as error:
             os.close(folder)
             if error.errno in {errno.ELOOP, errno.ENOTDIR}:
-                text = f"{printable(name)} would leave the directory: {part} is no directory"
+                # The kernel says the same of a link to a directory as of a file.
+                what = "no directory (symbolic links are not followed)"
+                text = f"{printable(name)}: {printable(part)} is {what}"
                 raise CommandError(ExitCode.LOCAL_IO, text) from None
             raise
         return folder

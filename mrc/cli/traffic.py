@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from types import TracebackType
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["PlaneTraffic", "Traffic", "planes_json"]
 
 _SAMPLE_EVERY: Final = 0.2
-_EVENTS_KEPT: Final = 1000
+_PLANE_EVENTS_KEPT: Final = 1000
+_PATH_EVENTS_KEPT: Final = 100
+"""Of single paths, for each plane: under random loss they come and go all the time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +96,7 @@ def planes_json(planes: Iterable[PlaneTraffic], *, rtt: bool = False) -> dict[st
             "share": ratio(row.bytes, total) or 0.0,
             "retransmitted": row.retransmitted,
             **({"rtt_us": round(row.rtt_us, 1)} if rtt else {"lost": row.lost}),
+            "state": row.state,
         }
         for row in rows
     }
@@ -102,9 +105,7 @@ def planes_json(planes: Iterable[PlaneTraffic], *, rtt: bool = False) -> dict[st
 class Traffic:
     """Watches a connection while entered: `planes` and `events` outlive it.
 
-    Attributes:
-        events: What happened to the paths, the last 1000, as they stand in the JSON.
-        started: When, in seconds of `time.monotonic()`.
+    What happened before is not of this transfer: counts and events begin with this object.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -112,8 +113,9 @@ class Traffic:
         self._base: dict[str, PathStats] = {}
         self._planes: tuple[PlaneTraffic, ...] = ()
         self._tasks: list[asyncio.Task[None]] = []
-        self.events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
-        self.started = time.monotonic()
+        self._events: list[dict[str, Any]] = []
+        self._seen: Counter[tuple[str, bool]] = Counter()
+        self._started = time.monotonic()
         self.sample()
 
     async def __aenter__(self) -> Traffic:
@@ -154,4 +156,20 @@ class Traffic:
 
     async def _follow(self) -> None:
         async for event in self._connection.events():
-            self.events.append(_event_json(event, self.started))
+            if event.time >= self._started:
+                self._note(event)
+
+    def _note(self, event: Event) -> None:
+        """Keeps an event, unless there are enough of its kind."""
+        of_path = hasattr(event, "ev")
+        key = (event.plane, of_path)
+        self._seen[key] += 1
+        if self._seen[key] <= (_PATH_EVENTS_KEPT if of_path else _PLANE_EVENTS_KEPT):
+            self._events.append(_event_json(event, self._started))
+
+    def events_json(self) -> dict[str, Any]:
+        """`path_events`: the first 1000 of each plane, and 100 of its paths; how many came more."""
+        return {
+            "path_events": list(self._events),
+            "path_events_omitted": self._seen.total() - len(self._events),
+        }

@@ -36,12 +36,14 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCK",
     "CONTROL",
+    "NAMES_KEPT",
     "Channel",
     "Control",
     "Done",
     "End",
     "Entry",
     "Failure",
+    "FileList",
     "Go",
     "Hello",
     "PeerFailed",
@@ -56,6 +58,9 @@ __all__ = [
 BLOCK: Final = 4 << 20
 CONTROL: Final = 0x4A534F4E
 """Immediate of a control message: "JSON"."""
+
+NAMES_KEPT: Final = 10_000
+"""Files of which the JSON has name and checksum."""
 
 PART_SUFFIX: Final = ".mrc-part"
 """How the name of a file ends that is not whole yet; no entry may be called so."""
@@ -231,6 +236,22 @@ def decode(data: bytes) -> Control:
         if not _fits(value[field], annotation):
             raise ProtocolError(f"{name}.{field} is not {annotation}")
     return kind(**value)
+
+
+class FileList:
+    """Names and checksums of whole files for the JSON, up to `NAMES_KEPT` of them."""
+
+    def __init__(self) -> None:
+        self._files: list[dict[str, Any]] = []
+
+    def add(self, name: str, end: End) -> None:
+        """Notes a file that is whole at the receiver."""
+        if len(self._files) < NAMES_KEPT:
+            self._files.append({"name": name, "size_bytes": end.size, "sha256": end.sha256})
+
+    def json(self) -> list[dict[str, Any]]:
+        """`file_list`."""
+        return list(self._files)
 
 
 class PeerFailed(CommandError):
