@@ -42,6 +42,9 @@ class Pipe:
     async def close(self, *, timeout: float = 10.0) -> None:  # noqa: ASYNC109
         self.closed = True
 
+    def abort(self) -> None:
+        self.closed = True
+
     def paths(self) -> tuple[Any, ...]:
         return ()
 

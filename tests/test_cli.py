@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from cli_pipes import pipes
 from mrc.cli import common, perf, progress, recv, send, transfer
 from mrc.cli.common import ExitCode
 from mrc.cli.progress import Counter
-from mrc.cli.traffic import PlaneTraffic, planes_json
+from mrc.cli.traffic import PlaneTraffic, Traffic, planes_json
 from mrc.errors import (
     CapabilityError,
     ConfigError,
@@ -39,7 +40,7 @@ MAINS = {"mrc-send": send.main, "mrc-recv": recv.main, "mrc-perf": perf.main}
 
 @pytest.mark.parametrize("words", [[], ["--bidirectional"], ["--latency"]])
 def test_both_sides_of_a_measurement_agree(words: list[str]) -> None:
-    arguments = perf.parser().parse_args(["host", "--size", "1K", *words])
+    arguments = perf.parser().parse_args(["host", "--size", "1K", "--duration", "0.1", *words])
     plan = perf._plan_of(arguments)
 
     async def both() -> dict[str, Any]:
@@ -48,29 +49,20 @@ def test_both_sides_of_a_measurement_agree(words: list[str]) -> None:
         work = perf._latency if plan.latency else perf._throughput
 
         async def client() -> dict[str, Any]:
-            await perf._say(
-                ours,
-                "hello",
-                protocol="mrc-perf",
-                version=1,
-                latency=plan.latency,
-                size=plan.size,
-                window=plan.window,
-                bidirectional=plan.bidirectional,
-            )
+            await perf._say(ours, "hello", protocol="mrc-perf", version=1, **asdict(plan))
             await perf._expect(ours, "ready")
-            report = await work(ours, plan, 0.1, result)
+            report = await work(ours, plan, Traffic(ours), result)
             assert report["messages"] == result["messages"] > 0
             return report
 
-        report, _ = await asyncio.gather(client(), perf._answer(theirs))
+        report, _ = await asyncio.gather(client(), perf._answer(theirs, perf._Count()))
         result["cpu_s_per_gb"] = perf._cpu_per_gb(report, 0.5, result["bytes"])
-        return result
+        return perf._nothing_yet(plan) | result
 
     result = asyncio.run(both())
     assert json.loads(json.dumps(result, allow_nan=False)) == result
     assert result["goodput_gbps"] > 0
-    assert (result.get("goodput_reverse_gbps", 0) > 0) == plan.bidirectional
+    assert bool(result["goodput_reverse_gbps"]) == plan.bidirectional
     assert result["cpu_s_per_gb"]["local"] > 0
     if plan.latency:
         trips = result["rtt_us"]
@@ -112,15 +104,26 @@ def test_a_hello_that_is_none_of_ours_is_refused(hello: dict[str, Any]) -> None:
         ("mrc-send", ["-", "host", "--udp-port", "0"], "udp_port"),
         ("mrc-send", ["-", "host", "--timeout", "nan"], "--timeout"),
         ("mrc-send", ["/", "host"], "empty"),
-        ("mrc-recv", ["--discard", "dir"], "--discard and DIR"),
+        ("mrc-recv", ["--discard", "dir"], "--discard keeps nothing"),
         ("mrc-recv", ["--resume", "--overwrite"], "--resume and --overwrite"),
         ("mrc-recv", ["-"], "--json and -"),
+        ("mrc-recv", ["-", "--resume"], "needs a directory, not -"),
+        ("mrc-recv", ["--discard", "--overwrite"], "needs a directory, not --discard"),
         ("mrc-recv", ["--listen", "1:2:3:x"], "--listen"),
         ("mrc-perf", ["host", "--latency", "--bidirectional"], "--latency and --bidirectional"),
-        ("mrc-perf", ["server", "--size", "1"], "server and --size"),
+        ("mrc-perf", ["server", "--size", "1"], "--size belongs to `mrc-perf HOST`"),
+        ("mrc-perf", ["server", "--duration", "1"], "--duration belongs to `mrc-perf HOST`"),
+        ("mrc-perf", ["server", "--window", "1"], "--window belongs to `mrc-perf HOST`"),
+        ("mrc-perf", ["server", "--latency"], "--latency belongs to `mrc-perf HOST`"),
+        ("mrc-perf", ["server", "--bidirectional"], "--bidirectional belongs to `mrc-perf HOST`"),
+        ("mrc-perf", ["host", "--once"], "--once belongs to `mrc-perf server`"),
+        ("mrc-perf", ["host", "--listen", ":7"], "--listen belongs to `mrc-perf server`"),
+        ("mrc-send", ["f", "fd00::2:99999"], "with a port it is [fd00::2]:99999"),
+        ("mrc-recv", ["--listen", "fd00::2:99999"], "with a port it is [fd00::2]:99999"),
+        ("mrc-perf", ["host:port"], "'host:port' is not HOST"),
         ("mrc-perf", ["host", "--size", "1X"], "--size"),
-        ("mrc-perf", ["host", "--size", "2G"], "size"),
-        ("mrc-perf", ["host", "--window", "0"], "window"),
+        ("mrc-perf", ["host", "--size", "2G"], "--size 2147483648 is not 0..1073741824 bytes"),
+        ("mrc-perf", ["host", "--window", "0"], "--window 0 is not 1..4096 messages"),
         ("mrc-perf", ["host", "--dur", "1"], "unrecognized"),
     ],
 )
@@ -285,7 +288,7 @@ def plane(name: str, size: int) -> PlaneTraffic:
 
 def test_the_json_of_planes_has_shares_that_add_up_and_no_nan() -> None:
     rows = planes_json([plane("a", 1), plane("b", 3)])
-    assert rows["b"] == {"bytes": 3, "share": 0.75, "retransmitted": 1, "lost": 2}
+    assert rows["b"] == {"bytes": 3, "share": 0.75, "retransmitted": 1, "lost": 2, "state": "up"}
     assert planes_json([plane("a", 0)], rtt=True)["a"]["share"] == 0.0
     assert common.ratio(1, 0) is None
     assert common.ratio(float("inf"), 1) is None
@@ -304,7 +307,7 @@ def test_the_table_of_planes_is_readable() -> None:
     assert lines[0].split() == [
         *("plane", "bytes", "share", "Gb/s", "lost", "retransmitted", "outages", "state"),
     ]
-    assert lines[2].split() == ["bb", "3,000,000", "75.0", "%", "0.02", "2", "1", "0", "up"]
+    assert lines[2].split() == ["bb", "2.86", "MiB", "75.0", "%", "0.02", "2", "1", "0", "up"]
     assert len({len(line) for line in lines[1:]}) == 1
 
 
@@ -343,16 +346,18 @@ def test_on_a_terminal_the_line_is_redrawn_and_gone_at_the_end() -> None:
 
     async def work() -> str:
         stream = Terminal(2)
-        async with progress.Progress(counter, lambda: (plane("a", 1),), stream) as shown:
+        async with progress.Progress(
+            counter, lambda: (plane("a", 1 << 20),), stream=stream
+        ) as shown:
             await stream.reached.wait()
-        shown.show("the end")
+        shown.show_planes(1.0)
         return stream.getvalue()
 
     nothing, *drawn, last = asyncio.run(asyncio.wait_for(work(), 30)).split("\r")
     assert nothing == ""
     assert len(drawn) == 2
     assert all(text.startswith(" 50 %") and text.endswith("\x1b[K") for text in drawn)
-    assert last == "\x1b[Kthe end\n"
+    assert last.startswith("\x1b[Kplane ")
 
 
 def test_help_documents_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:

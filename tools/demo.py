@@ -98,12 +98,10 @@ class Show:
         self._rig = rig
         self._part = part
         self._size = size
-        self._started = time.monotonic()
         self._steps: list[tuple[float, str, Callable[[], None]]] = [
             (1 / 3, "down", lambda: rig.plane(PULLED).down("b")),
             (2 / 3, "up", lambda: rig.plane(PULLED).up("b")),
         ]
-        self.log: list[tuple[float, str]] = []
 
     def _arrived(self) -> int:
         try:
@@ -118,29 +116,31 @@ class Show:
             RuntimeError: It takes too long.
         """
         terminal = sys.stdout.isatty()
+        launched = started = time.monotonic()
         while process.poll() is None:
-            now = time.monotonic() - self._started
+            now = time.monotonic()
             done = self._arrived() / self._size
+            if not done:
+                started = now  # so that the times are those of the transfer, as in the table
             if self._steps and done >= self._steps[0][0]:
                 _, what, act = self._steps.pop(0)
                 act()
-                self.log.append((now, what))
-                say(f"\r{now:6.2f} s  {done:4.0%}  plane {PULLED} (p{PULLED}) goes {what}")
+                say(f"\r{now - started:6.2f} s  {done:4.0%}  plane {PULLED} (p{PULLED}) goes {what}")
             elif terminal:
-                print(f"\r{now:6.2f} s  {done:4.0%} ", end="", flush=True)
-            if now > LIMIT:
+                print(f"\r{now - started:6.2f} s  {done:4.0%} ", end="", flush=True)
+            if now - launched > LIMIT:
                 raise RuntimeError(f"not done after {LIMIT:.0f} s")
             time.sleep(0.01)
 
 
 def changes(events: Sequence[dict[str, Any]], plane: str) -> str:
-    """What happened to a plane after the start, with the times."""
-    words = {"plane_lost": "lost", "plane_recovered": "up"}
+    """What happened to a plane, with the times."""
+    words = {"plane_lost": "down", "plane_recovered": "up"}
     return ", ".join(
         f"{words[event['event']]} {event['time_s']:.2f} s"
         + (f" ({event['reason']})" if event.get("reason") else "")
         for event in events
-        if event["plane"] == plane and event["event"] in words and event["time_s"] > 0
+        if event["plane"] == plane and event["event"] in words
     )
 
 
@@ -150,23 +150,26 @@ def report(sent: dict[str, Any]) -> str:
     rows = [
         (
             name,
-            f"{counts['bytes']:,}",
-            f"{counts['share']:.1%}",
-            str(counts["lost"]),
-            str(counts["retransmitted"]),
+            quantity(counts["bytes"]),
+            f"{100 * counts['share']:.1f} %",
+            f"{counts['lost']:,}",
+            f"{counts['retransmitted']:,}",
             changes(sent["path_events"], name) or "-",
         )
         for name, counts in sent["planes"].items()
     ]
-    return table([head, *rows])
+    legend = (
+        "lost: packets sent on this plane that did not arrive; retransmitted: packets lost on any"
+        "\nplane that were sent again on this one. Times are seconds of the transfer."
+    )
+    return f"{table([head, *rows])}\n{legend}"
 
 
 def verdict(sent: dict[str, Any]) -> list[str]:
     """What the planes did not do that they should."""
     wrong = []
     name = f"p{PULLED}"
-    after_start = [e for e in sent["path_events"] if e["plane"] == name and e["time_s"] > 0]
-    kinds = [event["event"] for event in after_start]
+    kinds = [event["event"] for event in sent["path_events"] if event["plane"] == name]
     if "plane_lost" not in kinds:
         wrong.append(f"{name} was not seen to go down")
     elif "plane_recovered" not in kinds[kinds.index("plane_lost") :]:
