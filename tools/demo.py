@@ -125,7 +125,7 @@ class Show:
             if self._steps and done >= self._steps[0][0]:
                 _, what, act = self._steps.pop(0)
                 act()
-                say(f"\r{now - started:6.2f} s  {done:4.0%}  plane {PULLED} (p{PULLED}) goes {what}")
+                say(f"\r{now - started:6.2f} s  {done:4.0%}  plane p{PULLED} goes {what}")
             elif terminal:
                 print(f"\r{now - started:6.2f} s  {done:4.0%} ", end="", flush=True)
             if now - launched > LIMIT:
