@@ -124,13 +124,14 @@ class Control:
         if not self._writer.is_closing():
             self._writer.write(frame)
 
-    def close(self, word: Kind | None = None) -> None:
-        """Ends it, after a last word."""
+    def close(self, word: Kind | None = None, reason: str = "aborted") -> None:
+        """Ends it, after a last word; an ABORT says why."""
         if self.ended:
             return
         self.ended = True
         if word is not None:
-            self.write(handshake.encode(word))
+            body = {"reason": reason} if word == Kind.ABORT else None
+            self.write(handshake.encode(word, body))
         self._writer.close()
 
 

@@ -10,7 +10,7 @@ field of which is checked. Unknown fields are passed over, for a later version m
                                       ◄─  WELCOME  the same, and which planes are pairs
                                           (or REFUSE  code and text)
     READY  a plane carries data       ─►
-    CLOSE or ABORT                   ◄─►  ends it; an end without either is a hint of a crash
+    CLOSE or ABORT with its reason   ◄─►  ends it; an end without either is a hint of a crash
 
 IDENTIFY asks who is there, and IDENTITY tells the incarnation, without setting anything up.
 """
@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from mrc._native import Attributes
-from mrc.errors import ProtocolError
+from mrc.errors import ConnectionLost, ProtocolError
 from mrc.planes import MAX_PLANES, RemotePlane
 
 __all__ = [
@@ -328,6 +328,16 @@ def decode_refusal(body: bytes) -> Refusal:
     """
     top = _parse(body, "refusal")
     return Refusal(code=top.text("code", 32), text=top.text("text", 500))
+
+
+def decode_abort(body: bytes) -> str:
+    """Reads the body of ABORT: the reason, one of `ConnectionLost.REASONS`.
+
+    Raises:
+        ProtocolError: It is none.
+    """
+    reason = _parse(body, "abort").text("reason", 32)
+    return reason if reason in ConnectionLost.REASONS else "aborted"
 
 
 def decode_identity(body: bytes) -> int:

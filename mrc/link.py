@@ -54,6 +54,9 @@ _REASONS: Final = {
     _native.PEER_CLOSED: "aborted",
 }
 
+_TOLD: Final = {"peer silent", "protocol error", "remote access refused", "retries exceeded"}
+"""Ends that the peer hears of as such; of any other it hears that we have aborted."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PairedPlane:
@@ -399,13 +402,14 @@ class Link:
         elif self.messages.peer_has_closed:
             self.end(ConnectionClosedOK("the connection is closed"), Kind.CLOSE)
 
-    def end(self, error: ConnectionClosed, word: Kind | None = None) -> None:
+    def end(self, error: ConnectionClosed, word: Kind = Kind.ABORT) -> None:
         """Lets go of everything at once. All that waits gets `error`; once is enough."""
         if self.error is not None:
             return
         self.error = error
         if self.control is not None:
-            self.control.close(word or Kind.ABORT)
+            reason = getattr(error, "reason", "")
+            self.control.close(word, reason if reason in _TOLD else "aborted")
         if not self.engine.closed:
             self.engine.close_qp(self.qp)
         if self._begun:
@@ -441,19 +445,25 @@ class Link:
         assert control is not None
         try:
             while True:
-                kind, _ = await control.read()
+                kind, body = await control.read()
                 if kind == Kind.CLOSE:
                     # What the peer sent before is in the completion ring by now.
                     self.endpoint.poll()
                     self.end(ConnectionClosedOK("the peer closed the connection"), Kind.CLOSE)
                 elif kind == Kind.ABORT:
-                    self.end(ConnectionLost("aborted", f"by {control.peer}"))
+                    await self._on_abort(handshake.decode_abort(body))
         except EOFError:
             self.suspect("peer crashed")
         except ProtocolError as error:
             _log.warning("control connection of %s: %s", control.peer, error)
         finally:
             control.close()
+
+    async def _on_abort(self, reason: str) -> None:
+        if reason == "remote access refused":
+            # Its queue pair tells ours which write that was, on the planes.
+            await asyncio.wait([self.ended], timeout=self.endpoint.config.crash_after)
+        self.end(ConnectionLost(reason, f"told by {self.peer_name}"))
 
     def suspect(self, reason: str) -> None:
         """A hint that the peer is gone: unless it shows a sign of life, `reason` is the end."""

@@ -54,6 +54,17 @@ def engine(connection: mrc.Connection) -> Any:
     return connection._link.engine
 
 
+def remote_of(connection: mrc.Connection) -> bytes:
+    """The descriptor of memory that it lends."""
+    return connection.register(bytearray(100)).descriptor
+
+
+def tag_of(connection: mrc.Connection) -> int:
+    """Of its one write that is under way."""
+    (tag,) = connection._link._pins
+    return tag
+
+
 async def within(awaitable: Awaitable[Any]) -> Any:
     return await asyncio.wait_for(awaitable, 20)
 
@@ -430,6 +441,60 @@ def test_a_broken_queue_pair_says_why(run: Run, status: int, reason: str) -> Non
             assert caught.value.reason == reason
             assert caught.value.reason in mrc.ConnectionLost.REASONS
             two.abort()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (_native.RETRY_EXCEEDED, "retries exceeded"),
+        (_native.PEER_SILENT, "peer silent"),
+        (-19, "protocol error"),
+    ],
+)
+def test_the_peer_of_a_broken_queue_pair_hears_the_same_reason(
+    run: Run, status: int, reason: str
+) -> None:
+    """Case A23: both sides."""
+
+    async def main() -> None:
+        async with joined() as (one, two):
+            engine(one).break_qp(one._link.qp, status)
+            for connection in (one, two):
+                with pytest.raises(mrc.ConnectionLost) as caught:
+                    await within(connection.recv())
+                assert caught.value.reason == reason
+
+    run(main())
+
+
+def test_a_refused_write_is_told_as_that_even_when_the_peer_says_so_first(run: Run) -> None:
+    """The refusal comes by the planes, the end of the peer by the control connection."""
+
+    async def main() -> None:
+        async with joined() as (one, two):
+            engine(one).cut = True
+            writing = asyncio.ensure_future(one.write(b"abc", one.remote(remote_of(two))))
+            await asyncio.sleep(0)
+            engine(two).break_qp(two._link.qp, _native.REMOTE_ACCESS)
+            await asyncio.sleep(0.1)
+            assert not writing.done()
+            engine(one).tell("write", one._link.qp, tag_of(one), _native.REMOTE_ACCESS)
+            engine(one).break_qp(one._link.qp, _native.REMOTE_ACCESS)
+            with pytest.raises(mrc.RemoteAccessError):
+                await within(writing)
+
+    run(main())
+
+
+def test_a_peer_that_refused_and_says_no_more_is_an_end_in_time(run: Run) -> None:
+    async def main() -> None:
+        async with joined(mrc.Config(crash_after=0.1)) as (one, two):
+            engine(two).break_qp(two._link.qp, _native.REMOTE_ACCESS)
+            with pytest.raises(mrc.ConnectionLost) as caught:
+                await within(one.recv())
+            assert caught.value.reason == "remote access refused"
 
     run(main())
 
