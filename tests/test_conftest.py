@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.slow  # each is a run of pytest
 
 CONFTEST = Path(__file__).with_name("conftest.py").read_text()
 
@@ -70,7 +71,9 @@ def test_a_process_that_is_left_behind_fails_the_run(tests: pytest.Pytester) -> 
         "import subprocess\n"
         "left = []\n"
         "def test_it() -> None:\n"
-        "    left.append(subprocess.Popen(['sleep', '5']))\n"
+        "    command = ['sh', '-c', 'echo; sleep 5; exit']\n"
+        "    left.append(subprocess.Popen(command, stdout=subprocess.PIPE))\n"
+        "    left[0].stdout.readline()  # before its exec a child has no command line\n"
     )
     result = tests.runpytest_subprocess()
     result.assert_outcomes(passed=1, errors=1)
