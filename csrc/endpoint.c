@@ -187,8 +187,9 @@ struct peer_entry *endpoint_entry(struct mrc_endpoint *endpoint, const struct pe
     return &endpoint->peers[peer->number];
 }
 
-struct peer_entry *endpoint_find_peer(struct mrc_endpoint *endpoint, const mrc_address *address) {
-    for (uint32_t i = 0; i < endpoint->peers_end; i++) {
+struct peer_entry *endpoint_find_peer(struct mrc_endpoint *endpoint, const mrc_address *address,
+                                      const struct peer_entry *after) {
+    for (uint32_t i = after == NULL ? 0 : after->peer.number + 1; i < endpoint->peers_end; i++) {
         struct peer_entry *entry = &endpoint->peers[i];
 
         for (uint32_t plane = 0; entry->peer.is_used && plane < MRC_PLANES; plane++) {

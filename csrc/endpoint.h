@@ -63,12 +63,19 @@ struct qp_queue {
     struct qp *tail;
 };
 
+struct bucket {
+    int64_t tokens_ns; /* time that has been saved up */
+    int64_t last;
+    bool has_started;
+};
+
 /* A peer and the queue pairs that are ready to send to it. */
 struct peer_entry {
     struct peer peer; /* first: a struct peer * of this endpoint is one of these */
     struct qp_queue ready;
     struct qp *qps; /* all of them, by same_peer */
     struct peer_entry *next;
+    struct bucket answers; /* to its Endpoint Requests */
     bool is_queued;
     bool is_probing; /* peer_take_probe has something */
 };
@@ -115,12 +122,6 @@ struct retired {
     int64_t until;
 };
 
-struct bucket {
-    int64_t tokens_ns; /* time that has been saved up */
-    int64_t last;
-    bool has_started;
-};
-
 struct mrc_endpoint {
     mrc_config config;
     struct icrc icrc;
@@ -151,8 +152,7 @@ struct mrc_endpoint {
     struct asked asked[ENDPOINT_ASKED];
     uint32_t asked_next;
     uint32_t asked_by_user;
-    struct bucket strangers;
-    struct bucket acquaintances;
+    struct bucket strangers; /* answers to them */
     struct events events;
     struct timer_heap timers;
     struct retired *retired;
@@ -168,8 +168,10 @@ struct mrc_endpoint {
 struct qp *endpoint_find_qp(const struct mrc_endpoint *endpoint, uint32_t number);
 struct peer_entry *endpoint_entry(struct mrc_endpoint *endpoint, const struct peer *peer);
 
-/* The peer that has this address on any of its planes; NULL: a stranger. */
-struct peer_entry *endpoint_find_peer(struct mrc_endpoint *endpoint, const mrc_address *address);
+/* The next peer after this one (NULL: the first) that has this address on any of its planes. There
+ * are two when one was restarted, or lies about its address. NULL: no other; a stranger. */
+struct peer_entry *endpoint_find_peer(struct mrc_endpoint *endpoint, const mrc_address *address,
+                                      const struct peer_entry *after);
 
 void qp_queue_push(struct qp_queue *queue, enum qp_queue_kind kind, struct qp *qp);
 struct qp *qp_queue_pop(struct qp_queue *queue, enum qp_queue_kind kind);

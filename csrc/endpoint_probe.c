@@ -10,8 +10,8 @@
 
 #include "endpoint.h"
 
-#define ANSWERS_A_SECOND_STRANGERS 1000     /* behaviour.md: rate-limited [choice] */
-#define ANSWERS_A_SECOND_ACQUAINTANCES 20000
+#define ANSWERS_TO_STRANGERS 1000 /* a second, to all of them: rate-limited [choice] */
+#define ANSWERS_TO_A_PEER 20000   /* a second, to each: none uses up what others need [choice] */
 #define BUCKET_DEPTH ((int64_t)100000000) /* ns that may be saved up: a tenth of the rate at once */
 #define SECOND ((int64_t)1000000000)
 
@@ -46,9 +46,22 @@ static bool bucket_take(struct bucket *bucket, int64_t now, int64_t rate) {
 
 /* ---- Answering ---- */
 
+/* Whether the source of a request may have another answer now. */
+static bool may_answer(struct mrc_endpoint *endpoint, int64_t now, const mrc_address *source) {
+    struct peer_entry *entry = endpoint_find_peer(endpoint, source, NULL);
+
+    if (entry == NULL)
+        return bucket_take(&endpoint->strangers, now, ANSWERS_TO_STRANGERS);
+    for (; entry != NULL; entry = endpoint_find_peer(endpoint, source, entry)) {
+        if (bucket_take(&entry->answers, now, ANSWERS_TO_A_PEER))
+            return true;
+    }
+    return false;
+}
+
 void endpoint_on_request(struct mrc_endpoint *endpoint, int64_t now, const struct packet *packet,
                          const struct arrival *arrival) {
-    struct peer_entry *entry = endpoint_find_peer(endpoint, &arrival->source);
+    struct peer_entry *entry = endpoint_find_peer(endpoint, &arrival->source, NULL);
     struct control control = {
         .kind = CONTROL_RESPONSE,
         .cause = {.plane = arrival->plane, .ev = arrival->ev, .timestamp = packet->tx_timestamp},
@@ -56,28 +69,28 @@ void endpoint_on_request(struct mrc_endpoint *endpoint, int64_t now, const struc
         .id = (uint16_t)packet->psn,
         .destination = arrival->source,
     };
-    bool may = entry == NULL
-                   ? bucket_take(&endpoint->strangers, now, ANSWERS_A_SECOND_STRANGERS)
-                   : bucket_take(&endpoint->acquaintances, now, ANSWERS_A_SECOND_ACQUAINTANCES);
 
     if (packet->op != WIRE_OP_EV_PROBE && packet->op != WIRE_OP_PORT_STATUS) {
         endpoint->counters.drop_opcode++;
         return;
     }
-    if (!may || (entry == NULL && packet->op == WIRE_OP_PORT_STATUS)) {
-        endpoint->counters.drop_rate += !may;
-        endpoint->counters.drop_source += may;
+    if (entry == NULL && packet->op == WIRE_OP_PORT_STATUS) {
+        endpoint->counters.drop_source++;
+        return;
+    }
+    if (!may_answer(endpoint, now, &arrival->source)) {
+        endpoint->counters.drop_rate++;
         return;
     }
     memcpy(control.destination_mac, arrival->source_mac, sizeof control.destination_mac);
     endpoint->counters.probes_answered++;
     endpoint_control(endpoint, &control);
-    if (entry == NULL)
-        return;
-    entry->peer.heard = now;
-    if (packet->op == WIRE_OP_PORT_STATUS)
-        peer_on_port_status(&entry->peer, now, packet->port_status_mask);
-    endpoint_settle_peer(endpoint, now, entry);
+    for (; entry != NULL; entry = endpoint_find_peer(endpoint, &arrival->source, entry)) {
+        entry->peer.heard = now;
+        if (packet->op == WIRE_OP_PORT_STATUS)
+            peer_on_port_status(&entry->peer, now, packet->port_status_mask);
+        endpoint_settle_peer(endpoint, now, entry);
+    }
 }
 
 /* ---- Asking ---- */

@@ -231,6 +231,7 @@ static void on_segment(struct mrc_endpoint *endpoint, int64_t now, const struct 
     }
     if (count_error(endpoint, wire_get(data, size, is_trimmed, &packet)))
         return;
+    is_trimmed = is_trimmed && wire_is_write(packet.opcode); /* nothing else is ever trimmed */
     if (!is_trimmed && !icrc_is_right(endpoint, encap, index, data, size)) {
         endpoint->counters.drop_icrc++;
         return;
@@ -263,6 +264,10 @@ void mrc_endpoint_receive(mrc_endpoint *endpoint, int64_t now, const mrc_frame_i
     }
     if (encap.udp_port != endpoint->config.udp_port) {
         endpoint->counters.drop_port++;
+        return;
+    }
+    if (frame->segment_size != 0 && frame->segment_size < WIRE_BTH_SIZE + WIRE_ICRC_SIZE) {
+        endpoint->counters.drop_short++; /* once: not for each of 65000 segments of a byte */
         return;
     }
     arrival.plane = frame->plane;

@@ -219,7 +219,7 @@ static bool put_operation(struct mrc_endpoint *endpoint, const struct control *c
     if (!route_to(endpoint, control->cause.plane, &control->destination, control->destination_mac,
                   &route))
         return false;
-    entry = endpoint_find_peer(endpoint, &control->destination);
+    entry = endpoint_find_peer(endpoint, &control->destination, NULL);
     if (entry != NULL)
         steer(&entry->peer, &route);
     fixed = (uint32_t)wire_headers_size(packet.opcode, false) + WIRE_ICRC_SIZE + ENCAP_UDP_SIZE +

@@ -36,6 +36,7 @@ void requestor_init(struct requestor *requestor, int64_t now, const struct reque
     if (setup->local->mtu < setup->remote->mtu)
         requestor->mtu = setup->local->mtu;
     requestor->window_packets = setup->remote->mpr * WINDOW_UNIT;
+    requestor->is_window_dynamic = setup->local->dynamic_mpr && setup->remote->dynamic_mpr;
     requestor->max_wimm = setup->remote->max_wimm;
     requestor->trim_nack = setup->remote->trim_nack;
     requestor->deadline = INT64_MAX;
@@ -44,6 +45,7 @@ void requestor_init(struct requestor *requestor, int64_t now, const struct reque
     requestor->probe_plane = MRC_PLANES;
     requestor->age_start = now;
     loss_init(&requestor->loss, setup->local->psn, setup->chunk_pool);
+    requestor->acked = psn_add(setup->local->psn, -1);
     ev_profile_init(&requestor->evs, &(struct ev_profile_setup){
                                          .seed = setup->seed,
                                          .plane_mask = setup->plane_mask,
@@ -623,7 +625,7 @@ bool requestor_on_sack(struct requestor *requestor, int64_t now, const struct pa
     take_arrivals(requestor, now, sack, &tally);
     gather_evidence(requestor, now, sack, &evidence);
     said.new_bytes = newly_received(requestor, sack);
-    if (sack->mpr != 0)
+    if (sack->mpr != 0 && requestor->is_window_dynamic)
         requestor->window_packets = (sack->mpr < MPR_MAX ? sack->mpr : MPR_MAX) * WINDOW_UNIT;
     if (sack->m == WIRE_MARK_SKIP_ONCE)
         ev_profile_on_congested(&requestor->evs, sack->entropy);
@@ -646,17 +648,27 @@ static int nak_status(uint8_t syndrome) {
     return MRC_ERROR_INVALID_REQUEST;
 }
 
+/* Whether a packet that ends the queue pair may be the peer's: it names a PSN that was sent and not
+ * executed, or the last one executed, which who forges it would have to guess. */
+static bool is_current(const struct requestor *requestor, uint32_t psn) {
+    return psn_diff(psn, requestor->acked) >= 0 && psn_diff(psn, requestor->loss.next) < 0;
+}
+
 bool requestor_on_ack(struct requestor *requestor, int64_t now, const struct packet *ack) {
     struct loss *loss = &requestor->loss;
     struct loss_tally tally = {.answerable = now};
     struct peer_sack said = {.tally = &tally, .rtt = -1, .plane = MRC_PLANES};
 
     if (ack->syndrome != WIRE_SYNDROME_ACK) {
+        if (!is_current(requestor, ack->psn))
+            return false;
         requestor->error = nak_status(ack->syndrome);
         return true;
     }
     if (psn_diff(ack->psn, loss->next) >= 0)
         return false;
+    if (psn_diff(ack->psn, requestor->acked) > 0)
+        requestor->acked = ack->psn;
     if (psn_diff(ack->psn, loss->first) >= 0)
         loss_on_cumulative(loss, ack->psn, &tally);
     while (requestor->head != NULL && requestor->head->sent_packets == requestor->head->packets) {
@@ -679,6 +691,8 @@ bool requestor_on_nack(struct requestor *requestor, int64_t now, const struct pa
 
     requestor->stats.nacks_received++;
     if (nack->reason == WIRE_NACK_UNEXP_EVENT) {
+        if (!is_current(requestor, nack->nack_psn))
+            return false;
         requestor->error = MRC_ERROR_REMOTE_OPERATION;
         return true;
     }

@@ -63,6 +63,7 @@ struct requestor {
     struct write *tail;
     struct write *unsent; /* the first that has packets never sent */
     struct loss loss;
+    uint32_t acked; /* PSN of the last Transport ACK */
     struct ev_profile evs;
     struct suspects suspects;
 
@@ -70,6 +71,7 @@ struct requestor {
     uint32_t remote; /* the peer's */
     uint32_t mtu;
     uint32_t window_packets;
+    bool is_window_dynamic; /* SACKs change it */
     uint32_t max_wimm;
     uint32_t wimm_outstanding;
     uint32_t rqmsn;
