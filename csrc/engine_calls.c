@@ -88,6 +88,7 @@ int mrc_engine_get_plane(mrc_engine *engine, uint32_t plane, mrc_engine_plane *o
         out->index = engine->watch.planes[plane].index;
         out->info = port->applied;
         out->receive_buffer = port->socket.receive_buffer;
+        out->send_buffer = port->socket.send_buffer;
         out->vnet_header = port->socket.has_gso;
         out->kernel_drops = port->socket.kernel_drops;
         out->send_errors = port->socket.send_errors;

@@ -59,6 +59,7 @@ typedef struct mrc_engine_plane {
     int32_t index; /* 0: there is no such interface now */
     mrc_plane info;
     uint32_t receive_buffer; /* bytes granted by the kernel */
+    uint32_t send_buffer;    /* the same */
     bool vnet_header;        /* bursts can be sent */
     uint64_t kernel_drops;   /* frames the kernel dropped for want of receive buffer */
     uint64_t send_errors;    /* system calls that refused a frame */

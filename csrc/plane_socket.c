@@ -108,11 +108,11 @@ static void set_buffer(int fd, int forced, int plain, uint32_t size) {
         set(fd, SOL_SOCKET, plain, (int)size);
 }
 
-static uint32_t receive_buffer_of(int fd) {
+static uint32_t buffer_of(int fd, int option) {
     int size = 0;
     socklen_t length = sizeof size;
 
-    getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, &length);
+    getsockopt(fd, SOL_SOCKET, option, &size, &length);
     return (uint32_t)size / 2; /* the kernel tells twice what may be used */
 }
 
@@ -132,7 +132,8 @@ int plane_socket_open(struct plane_socket *plane, const struct plane_socket_conf
     }
     set_buffer(plane->fd, SO_RCVBUFFORCE, SO_RCVBUF, config->receive_buffer);
     set_buffer(plane->fd, SO_SNDBUFFORCE, SO_SNDBUF, config->send_buffer);
-    plane->receive_buffer = receive_buffer_of(plane->fd);
+    plane->receive_buffer = buffer_of(plane->fd, SO_RCVBUF);
+    plane->send_buffer = buffer_of(plane->fd, SO_SNDBUF);
     return 0;
 }
 
@@ -287,26 +288,31 @@ static void gather(const mrc_frame_out *frame, uint32_t offset, uint32_t size, u
     }
 }
 
-/* For a device that refuses frames of several packets: one system call for each packet. */
-static void send_singly(struct plane_socket *plane, const mrc_frame_out *frame) {
+/* For a device that refuses frames of several packets: one system call for each packet. True when
+ * any of them left. */
+static bool send_singly(struct plane_socket *plane, const mrc_frame_out *frame) {
     uint8_t packet[16384];
     struct virtio_net_hdr header = {0};
     struct iovec parts[2] = {{&header, sizeof header}, {packet, 0}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     uint32_t left = frame->size - frame->header_size;
+    bool has_sent = false;
 
     for (uint32_t i = 0; left > 0; i++) {
         uint32_t size = left < frame->segment_size ? left : frame->segment_size;
 
         if (frame->header_size + size > sizeof packet)
-            return;
+            break;
         cut_headers(frame, i, size, packet);
         gather(frame, frame->size - left, size, packet + frame->header_size);
         parts[1].iov_len = frame->header_size + size;
         if (sendmsg(plane->fd, &message, MSG_DONTWAIT) < 0)
             count_error(plane, errno);
+        else
+            has_sent = true;
         left -= size;
     }
+    return has_sent;
 }
 
 /* What became of a frame that the kernel refused. True: go on with the next one. */
@@ -316,8 +322,8 @@ static bool on_refusal(struct plane_socket *plane, const mrc_frame_out *frame, i
         return false;
     if (frame->packets > 1 && (error == EINVAL || error == EIO || error == ENOMEM ||
                                error == EMSGSIZE || error == EOPNOTSUPP)) {
-        plane->has_gso = false;
-        send_singly(plane, frame);
+        /* Where its packets do not leave singly either, it was not their number. */
+        plane->has_gso = !send_singly(plane, frame);
     }
     return true;
 }

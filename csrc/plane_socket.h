@@ -23,6 +23,7 @@ struct plane_socket {
     int quiet; /* UDP socket that keeps the kernel from answering with ICMP; -1: none */
     int index; /* of the interface it is bound to; 0: none */
     uint32_t receive_buffer; /* granted, bytes */
+    uint32_t send_buffer;    /* the same */
     bool has_gso;            /* the device takes frames of several packets */
     uint64_t kernel_drops;
     uint64_t send_errors;

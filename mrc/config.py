@@ -196,8 +196,8 @@ class Config:
 
     # What the host gives.
     spin: float = _setting(50e-6, 0, 0.01, scale=_NS)
-    receive_buffer: int = _setting(32 * MIB, 64 * KIB, 1 << 30)
-    send_buffer: int = _setting(8 * MIB, 64 * KIB, 1 << 30)
+    receive_buffer: int = _setting(32 * MIB, 64 * KIB, (1 << 30) - 1)
+    send_buffer: int = _setting(8 * MIB, 64 * KIB, (1 << 30) - 1)
     ring: int = _setting(4096, 64, 1 << 20, power=True)
     max_qps: int = _setting(1024, 1, 1 << 15)
     max_peers: int = _setting(512, 1, 1 << 16)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -174,8 +175,10 @@ def _plane_info(plane: LocalPlane, now: Mapping[str, Any], *, bursts: bool) -> P
         enabled=bool(now["enabled"]),
         bursts=bool(now["vnet_header"]) and bursts,
         receive_buffer=now["receive_buffer"],
+        send_buffer=now["send_buffer"],
         kernel_drops=now["kernel_drops"],
         send_errors=now["send_errors"],
+        send_error=errno.errorcode.get(now["send_errno"], ""),
     )
 
 

@@ -82,8 +82,10 @@ class PlaneInfo:
         enabled: Nobody took it out by `disable_plane`.
         bursts: Several packets can be sent as one frame.
         receive_buffer: Bytes that the kernel granted.
-        kernel_drops: Frames that came while that was full.
+        send_buffer: The same, for what is sent.
+        kernel_drops: Frames that came while the receive buffer was full.
         send_errors: Frames that the kernel refused to send.
+        send_error: Why it refused the last of them, as "ENOBUFS"; "" if it has refused none.
     """
 
     name: str
@@ -94,8 +96,10 @@ class PlaneInfo:
     enabled: bool
     bursts: bool
     receive_buffer: int
+    send_buffer: int
     kernel_drops: int
     send_errors: int
+    send_error: str
 
 
 @dataclass(frozen=True, kw_only=True)

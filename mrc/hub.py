@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import weakref
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from mrc.listener import Listener
 
 __all__ = ["Hub"]
+
+_log = logging.getLogger("mrc")
 
 _BATCHES: Final = 16
 """Polls of 64 events before other callbacks of the loop have their turn."""
@@ -96,6 +99,20 @@ class Hub:
         self._process = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(engine.fd, self.poll)
+        self._tell_of_small_buffers(engine)
+
+    def _tell_of_small_buffers(self, engine: Engine) -> None:
+        for kind, wanted, limit in (
+            ("receive", self.config.receive_buffer, "rmem_max"),
+            ("send", self.config.send_buffer, "wmem_max"),
+        ):
+            got = min(engine.plane(plane.number)[f"{kind}_buffer"] for plane in self.local_planes)
+            if got < wanted:
+                _log.warning(
+                    "the kernel grants %s buffers of %d bytes, not %d, which costs rate: "
+                    "sysctl -w net.core.%s=%d, or give this process CAP_NET_ADMIN",
+                    *(kind, got, wanted, limit, wanted),
+                )
 
     def close(self) -> None:
         """Ends the engine, and with it listeners and links. Needs no loop; once is enough."""

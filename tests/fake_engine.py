@@ -41,6 +41,8 @@ class FakeEngine:
     numbers = itertools.count(1000)
     refusals = 0
     """How many queue pairs are refused for want of room."""
+    granted = 1 << 30
+    """Bytes of socket buffer that the kernel grants."""
     ring = 1 << 30
     """Submissions that are taken between two polls."""
 
@@ -93,8 +95,9 @@ class FakeEngine:
     def plane(self, number: int) -> dict[str, Any]:
         name, address = self.planes[number]
         flags = {"up": 1, "enabled": int(number not in self.disabled), "vnet_header": 1}
-        zeros = dict.fromkeys(("receive_buffer", "kernel_drops", "send_errors"), 0)
-        return {"name": name, "address": address, "mtu": 4200, **flags, **zeros}
+        zeros = dict.fromkeys(("kernel_drops", "send_errors", "send_errno"), 0)
+        buffers = dict.fromkeys(("receive_buffer", "send_buffer"), self.granted)
+        return {"name": name, "address": address, "mtu": 4200, **flags, **zeros, **buffers}
 
     def add_peer(
         self, incarnation: int, planes: Sequence[PeerPlane], path: object, *, srh: bool
