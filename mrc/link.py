@@ -57,6 +57,9 @@ _REASONS: Final = {
 _TOLD: Final = {"peer silent", "protocol error", "remote access refused", "retries exceeded"}
 """Ends that the peer hears of as such; of any other it hears that we have aborted."""
 
+_NEIGHBOUR_PATIENCE: Final = 1.0
+"""Seconds after which a plane whose neighbour has not been found is told as lost."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PairedPlane:
@@ -159,8 +162,9 @@ class Link:
         self._begun = True
 
     def watch(self) -> None:
-        """Heeds the control connection from now on."""
+        """Heeds the control connection from now on, and planes that never come up."""
         self._spawn(self._watch_control())
+        self._spawn(self._miss_neighbours())
 
     def _spawn(self, work: Any) -> None:
         task = self.loop.create_task(work)
@@ -347,8 +351,21 @@ class Link:
                 self._plane_up.set_result(None)
             self._tell(PlaneRecovered(time=event.time / 1e9, plane=name))
         elif state == "out" and (name in self._carried or reason != "address"):
-            # At first no plane knows its neighbour yet: `paths` says so, it is no loss.
-            self._tell(PlaneLost(time=event.time / 1e9, plane=name, reason=reason))
+            self._lose(name, reason, event.time)
+
+    def _lose(self, name: str, reason: str, time_ns: int) -> None:
+        if name not in self._carried and reason in {"silent", "mtu", "address"}:
+            _log.warning("%s: plane %s carries nothing: %s", self.peer_name, name, reason)
+        self._tell(PlaneLost(time=time_ns / 1e9, plane=name, reason=reason))
+
+    async def _miss_neighbours(self) -> None:
+        """Tells of planes that still have none; at first no plane knows its neighbour."""
+        await asyncio.sleep(_NEIGHBOUR_PATIENCE)
+        for plane in self.planes:
+            stats = self.engine.plane_stats(self.peer, plane.local.number)
+            reason = _native.PLANE_REASONS[stats["reason"]]
+            if plane.name not in self._carried and reason == "address":
+                self._lose(plane.name, reason, time.monotonic_ns())
 
     def _tell(self, event: Event) -> None:
         self._events.append(event)

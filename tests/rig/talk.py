@@ -2,10 +2,10 @@
 """A program of a host that talks while a test breaks things: `python talk.py OPTIONS`.
 
 OPTIONS is JSON: `listen` true or `connect` a list of targets; `config` and `planes` as of
-`mrc.connect`; `size` of a message; `send` and `read`, whether it does; `connections`, how many;
-`backlog` of the listener; `descriptors` to open before all else. It prints {"ready": true} or the
-error, one line of JSON; then it does each command of standard input, and answers by one line, what
-`look` returns:
+`mrc.connect`; `sizes` of the messages in turn; `send` and `read`, whether it does; `connections`,
+how many; `backlog` of the listener; `descriptors` to open before all else. It prints
+{"ready": true} or the error, one line of JSON; then it does each command of standard input, and
+answers by one line, what `look` returns:
 
     look      says how things are
     stop      sends no more, and waits until everything is acknowledged
@@ -56,7 +56,7 @@ class Talk:
     """What the program knows of its connections."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        self.size = options.get("size", 65536)
+        self.sizes = options.get("sizes", [65536])
         self.sends = options.get("send", False)
         self.reads = asyncio.Event()
         if options.get("read", True):
@@ -100,7 +100,7 @@ class Talk:
         number = 0
         with contextlib.suppress(mrc.ConnectionClosed):
             while self.sends:
-                data = content(number, self.size)
+                data = content(number, self.sizes[number % len(self.sizes)])
                 completion = await connection.post_send(data, imm=number)
                 number += 1
                 self.sent += 1

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -24,19 +25,35 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent.parent.parent)}
 LIMIT = 30.0
 """Seconds within which everything that a test waits for happens."""
 
+MIB = 1 << 20
+
 Look = dict[str, Any]
+
+
+def lost(client: Talker, plane: str) -> list[str]:
+    """Why a plane was lost, each time."""
+    events = client.look()["events"]
+    return [reason for kind, name, reason in events if (kind, name) == ("PlaneLost", plane)]
 
 
 class Talker:
     """One talk.py in a host."""
 
-    def __init__(self, host: Host, **options: Any) -> None:
+    def __init__(
+        self,
+        host: Host,
+        *,
+        within: Sequence[str] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+        **options: Any,
+    ) -> None:
+        """Starts it: by the command `within`, with more of an `environment`."""
         self.process: subprocess.Popen[str] = host.popen(
-            [sys.executable, str(HERE.with_name("talk.py")), json.dumps(options)],
+            [*within, sys.executable, str(HERE.with_name("talk.py")), json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=ENVIRONMENT,
+            env={**ENVIRONMENT, **environment},
         )
         self.log = ""
         self._answers: queue.Queue[Look] = queue.Queue()
