@@ -610,7 +610,7 @@ int mrc_qp_write(mrc_endpoint *endpoint, int64_t now, const mrc_write *write) {
     if (qp->state != MRC_QP_RTS)
         return MRC_ERROR_STATE;
     if (write->size > 1u << 30 || (write->size > 0 && write->data == NULL) ||
-        write->va + write->size < write->va)
+        (write->size > 0 && write->va + (write->size - 1) < write->va))
         return MRC_ERROR_ARGUMENT;
     status = requestor_post(&qp->requestor, now, write);
     if (status == MRC_OK)

@@ -99,7 +99,20 @@ class Control:
     def peer(self) -> str:
         """The peer's address, for messages."""
         name = self._writer.get_extra_info("peername")
-        return f"[{name[0]}]:{name[1]}" if name and ":" in name[0] else f"{name[0]}:{name[1]}"
+        if not name:
+            return "one that has gone already"
+        return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+
+    @property
+    def site(self) -> str:
+        """The peer's address as far as one owner surely has it: of IPv6 the /64."""
+        name = self._writer.get_extra_info("peername")
+        if not name:
+            return ""
+        address = ipaddress.ip_address(name[0].partition("%")[0])
+        if address.version == 4:
+            return str(address)
+        return str(ipaddress.ip_network((address, 64), strict=False))
 
     async def read(self) -> tuple[Kind, bytes]:
         """The next frame.
@@ -123,6 +136,12 @@ class Control:
         """Sends a frame; nothing happens when the connection has ended."""
         if not self._writer.is_closing():
             self._writer.write(frame)
+
+    def refuse_busy(self) -> None:
+        """Tells a connector that others come first, and ends it."""
+        body = {"code": "busy", "text": "too many connections wait to be accepted"}
+        self.write(handshake.encode(Kind.REFUSE, body))
+        self.close()
 
     def close(self, word: Kind | None = None, reason: str = "aborted") -> None:
         """Ends it, after a last word; an ABORT says why."""

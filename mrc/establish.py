@@ -219,8 +219,14 @@ async def _greet(
     await _when_there_is_room(lambda: link.begin(control, welcome, planes))
 
 
-async def accept(endpoint: Hub, control: Control) -> Link | None:
-    """Answers one connector; None: it came to nothing, which was logged."""
+async def accept(endpoint: Hub, control: Control, admit: Callable[[], bool]) -> Link | None:
+    """Answers one connector; None: it came to nothing, which was logged.
+
+    Args:
+        endpoint: What it is set up for.
+        control: Its control connection.
+        admit: Asked once it has said HELLO; False: others come first.
+    """
     link: Link | None = None
     try:
         async with asyncio.timeout(HELLO_TIMEOUT):
@@ -232,6 +238,8 @@ async def accept(endpoint: Hub, control: Control) -> Link | None:
                 return None
             hello = handshake.decode_setup(body)
             _check_version(hello)
+            if not admit():
+                raise _Refused("busy", "too many connections wait to be accepted")
             endpoint.meet(hello)
             link = await _welcome(endpoint, control, hello)
             await expect(control, Kind.READY)

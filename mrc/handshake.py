@@ -220,9 +220,16 @@ class _Object:
         return _Object(self._take(name), f"{self._where}.{name}")
 
 
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a field comes twice")
+    return value
+
+
 def _parse(body: bytes, where: str) -> _Object:
     try:
-        value = json.loads(body)
+        value = json.loads(body, object_pairs_hook=_unambiguous)
     except (ValueError, RecursionError):
         raise ProtocolError(f"set-up: {where} is not JSON") from None
     return _Object(value, where)

@@ -12,8 +12,10 @@ import asyncio
 import itertools
 import logging
 import os
+import secrets
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mrc import _native
@@ -26,7 +28,7 @@ from mrc.errors import (
     ConnectionLost,
     MRCError,
 )
-from mrc.planes import LocalPlane, RemotePlane, discover
+from mrc.planes import Address, LocalPlane, RemotePlane, discover
 from mrc.steering import Steering
 
 if TYPE_CHECKING:
@@ -39,6 +41,28 @@ _log = logging.getLogger("mrc")
 
 _BATCHES: Final = 16
 """Polls of 64 events before other callbacks of the loop have their turn."""
+
+
+@dataclass(kw_only=True)
+class _Peer:
+    """A peer of the engine.
+
+    Attributes:
+        incarnation: What it says it is.
+        key: What the engine knows it by.
+        sites: Where its control connections come from.
+        addresses: Of its planes, by our number.
+    """
+
+    incarnation: int
+    key: int
+    sites: set[str]
+    addresses: dict[int, Address]
+
+    def is_same(self, incarnation: int, site: str, addresses: dict[int, Address]) -> bool:
+        """Whether this set-up is surely its own, or changes nothing."""
+        is_told = addresses.items() <= self.addresses.items()
+        return self.incarnation == incarnation and (self.sites == {site} or is_told)
 
 
 class Hub:
@@ -68,7 +92,7 @@ class Hub:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = asyncio.Lock()
         self._domains = itertools.count(1)
-        self._peers: dict[int, int] = {}  # incarnation -> the engine's number
+        self._peers: dict[int, _Peer] = {}  # by the engine's number
         self._process = os.getpid()
 
     async def start(self) -> None:
@@ -197,8 +221,16 @@ class Hub:
         self.local_planes = tuple(planes)
         return fresh
 
-    def add_peer(self, incarnation: int, planes: Sequence[PeerPlane]) -> int:
+    def add_peer(self, incarnation: int, planes: Sequence[PeerPlane], site: str) -> int:
         """Adds a peer, or finds the one that is there.
+
+        An incarnation is no secret: who says it from another site and names other addresses is
+        taken for somebody else, or he could draw to himself what is meant for its owner.
+
+        Args:
+            incarnation: What it says it is.
+            planes: Those of its planes that are paired with ours.
+            site: Where its control connection comes from.
 
         Raises:
             HandshakeError: It is no host of the topology.
@@ -206,8 +238,17 @@ class Hub:
         path = None
         if self._steering is not None:
             path = self._steering.template([plane.address for plane in planes])
-        number = self.engine.add_peer(incarnation, planes, path, srh=self.config.srh)
-        self._peers[incarnation] = number
+        addresses = {plane.number: plane.address for plane in planes}
+        keys = {peer.key for peer in self._peers.values()}
+        key = secrets.randbits(64) if incarnation in keys else incarnation
+        for peer in self._peers.values():
+            if peer.is_same(incarnation, site, addresses):
+                key = peer.key
+        number = self.engine.add_peer(key, planes, path, srh=self.config.srh)
+        fresh = _Peer(incarnation=incarnation, key=key, sites=set(), addresses={})
+        known = self._peers.setdefault(number, fresh)
+        known.sites.add(site)
+        known.addresses.update(addresses)
         return number
 
     def add_link(self, link: Link) -> None:
@@ -221,23 +262,22 @@ class Hub:
         if self.closes_when_unused and not self.links:
             self.close()
         elif link.peer >= 0 and self._engine is not None:
-            self._remove_peer_later(link.peer_incarnation)
+            self._remove_peer_later(link.peer)
 
-    def _remove_peer_later(self, incarnation: int) -> None:
+    def _remove_peer_later(self, number: int) -> None:
         if self._loop is None or self._loop.is_closed():
             return
         # The core knows a peer until the last of its queue pairs has stopped to linger.
-        self._loop.call_later(self.config.linger + 0.1, self._remove_peer, incarnation)
+        self._loop.call_later(self.config.linger + 0.1, self._remove_peer, number)
 
-    def _remove_peer(self, incarnation: int) -> None:
-        in_use = any(link.peer_incarnation == incarnation for link in self.links.values())
-        number = self._peers.get(incarnation)
-        if in_use or number is None or not self.open:
+    def _remove_peer(self, number: int) -> None:
+        in_use = any(link.peer == number for link in self.links.values())
+        if in_use or number not in self._peers or not self.open:
             return
         if self.engine.remove_peer(number):
-            del self._peers[incarnation]
+            del self._peers[number]
         else:
-            self._remove_peer_later(incarnation)
+            self._remove_peer_later(number)
 
     def meet(self, setup: Any) -> None:
         """A set-up came: whoever had this peer's addresses before may have been restarted."""

@@ -154,7 +154,9 @@ class Link:
         self.control = control
         self.planes = tuple(planes)
         self.peer_incarnation = setup.incarnation
-        self.peer = self.endpoint.add_peer(setup.incarnation, [plane.local for plane in planes])
+        self.peer = self.endpoint.add_peer(
+            setup.incarnation, [plane.local for plane in planes], control.site
+        )
         self.engine.connect_qp(self.qp, self.peer, setup.attributes)
         self.messages = Messages(self, self._limits, self._memory, setup.lent)
         # Waits for the engine: the peer may use the receives as soon as it hears of them.
@@ -311,7 +313,8 @@ class Link:
         """A write with immediate of the peer has arrived."""
         try:
             self.messages.on_receive(immediate)
-        except (ProtocolError, MRCError) as error:
+        except (MRCError, MemoryError) as error:
+            # Nothing more may leave: the events of other connections are behind this one.
             _log.error("connection to %s: %s", self.peer_name, error)
             self.end(ConnectionLost("protocol error", str(error)))
 
@@ -469,10 +472,13 @@ class Link:
                     self.end(ConnectionClosedOK("the peer closed the connection"), Kind.CLOSE)
                 elif kind == Kind.ABORT:
                     await self._on_abort(handshake.decode_abort(body))
+                else:
+                    raise ProtocolError(f"{kind.name} came after the set-up")
         except EOFError:
             self.suspect("peer crashed")
         except ProtocolError as error:
-            _log.warning("control connection of %s: %s", control.peer, error)
+            _log.error("control connection of %s: %s", control.peer, error)
+            self.end(ConnectionLost("protocol error", str(error)))
         finally:
             control.close()
 

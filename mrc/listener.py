@@ -10,17 +10,21 @@ import weakref
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from types import TracebackType
+from typing import Final
 
-from mrc import establish, handshake, unclosed
+from mrc import establish, unclosed
 from mrc.config import Config
 from mrc.connection import Connection
 from mrc.control import DEFAULT_PORT, Control, bind, parse_target
 from mrc.endpoint import Endpoint, endpoint_for
 from mrc.errors import ConfigError, ConnectionClosedOK, ConnectionLost
-from mrc.handshake import Kind
 from mrc.link import Link
+from mrc.places import Places
 
 __all__ = ["Listener", "listen"]
+
+CALLERS: Final = 4
+"""Control connections for each place of the backlog, said HELLO or not."""
 
 
 class Listener:
@@ -43,7 +47,9 @@ class Listener:
         self._backlog = backlog
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
-        self._setups: set[asyncio.Task[None]] = set()
+        # A connector may try several addresses at once, and say HELLO on one of them.
+        self._callers = Places(CALLERS * backlog)
+        self._setups = Places(backlog)
         self._ready: asyncio.Queue[Link | None] = asyncio.Queue()
         self._open = self._closed = False
         self._starting = asyncio.Lock()
@@ -121,21 +127,23 @@ class Listener:
             self.close_now()
 
     async def _on_client(self, control: Control) -> None:
-        if len(self._setups) + self._ready.qsize() >= self._backlog or not self._open:
-            body = {"code": "busy", "text": "too many connections wait to be accepted"}
-            control.write(handshake.encode(Kind.REFUSE, body))
-            control.close()
-            return
         task = asyncio.current_task()
         assert task is not None
-        self._setups.add(task)
+        if not self._open or not self._callers.take(task, control):
+            control.refuse_busy()
+            return
+
+        def admit() -> bool:
+            return self._setups.take(task, control, waiting=self._ready.qsize())
+
         try:
-            link = await establish.accept(self._endpoint._hub, control)
+            link = await establish.accept(self._endpoint._hub, control, admit)
         except BaseException:
             control.close()
             raise
         finally:
-            self._setups.discard(task)
+            self._setups.leave(task)
+            self._callers.leave(task)
         if link is not None:
             if self._open:
                 self._ready.put_nowait(link)
@@ -183,8 +191,7 @@ class Listener:
         self._open = False
         self._endpoint._hub.listeners.discard(self)
         self._stop()
-        for task in self._setups:
-            task.cancel()
+        self._callers.cancel_all()
         while not self._ready.empty():
             link = self._ready.get_nowait()
             if link is not None:

@@ -412,8 +412,8 @@ class Messages:
         start = self._limits.slots * self._limits.slot_size + index * _GRANT.size
         slot, key, va, size = _GRANT.unpack_from(self._memory, start)
         sending = self._announced.pop(slot, None)
-        if sending is None or sending.size != size:
-            raise ProtocolError(f"messages: {size} bytes granted for slot {slot}")
+        if sending is None or sending.size != size or va + size > 1 << 64:
+            raise ProtocolError(f"messages: {size} bytes at {va:#x} granted for slot {slot}")
         sending.key, sending.va, sending.grant = key, va, index
         self._ready.append(sending)
         self._pump()
