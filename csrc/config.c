@@ -17,6 +17,8 @@ void mrc_config_default(mrc_config *config) {
     config->max_immediates = 4096;
     config->max_controls = 1024;
     config->max_events = 1024;
+    config->max_probes = 512;
+    config->max_resting = 1024;
     config->udp_port = 4791;
     config->dscp_control = 46;
     config->dscp_trimmed = 12;
@@ -45,13 +47,15 @@ static bool sizes_are_valid(const mrc_config *config) {
     enum { MOST = 1 << 20 };
     uint32_t sizes[] = {config->max_qps,        config->max_peers,    config->max_regions,
                         config->max_writes,     config->max_chunks,   config->max_immediates,
-                        config->max_controls,   config->max_events};
+                        config->max_controls,   config->max_events,   config->max_resting};
 
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         if (sizes[i] == 0 || sizes[i] > MOST)
             return false;
     }
-    return config->max_qps <= 32768; /* half of the numbers that one prefix has */
+    /* Half of the numbers that one prefix has; a request's number has 16 bits. */
+    return config->max_qps <= 32768 && config->max_probes >= 2 && config->max_probes <= 32768 &&
+           (config->max_probes & (config->max_probes - 1)) == 0;
 }
 
 static bool classes_are_valid(const mrc_config *config) {
@@ -75,7 +79,7 @@ static bool times_are_valid(const mrc_config *config) {
 
 bool config_is_valid(const mrc_config *config) {
     return sizes_are_valid(config) && classes_are_valid(config) && times_are_valid(config) &&
-           config->ev_count >= 16 && config->ev_count <= 256 && config->ev_min_active >= 1 &&
+           config->ev_count >= 1 && config->ev_count <= 256 && config->ev_min_active >= 1 &&
            config->probes_to_revive >= 1 && config->policy <= MRC_POLICY_EQUAL &&
            config->linear_cnt <= 7 && config->exp_cnt <= 25 && config->burst >= 1 &&
            config->burst <= MRC_BURST && config->udp_port != 0;

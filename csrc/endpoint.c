@@ -38,7 +38,7 @@ static uint32_t hash_slots(uint32_t max_qps) {
 static struct mrc_endpoint *lay_out(struct arena *arena, const mrc_config *config) {
     struct mrc_endpoint *endpoint = arena_take(arena, sizeof *endpoint);
     uint32_t owners = config->max_qps + config->max_peers + 1;
-    uint32_t retired = 2 * config->max_qps + 1024;
+    uint32_t retired = 2 * config->max_qps + config->max_resting;
     struct peer_entry *peers = arena_take(arena, config->max_peers * sizeof *peers);
     struct qp *qps = arena_take(arena, config->max_qps * sizeof *qps);
     struct qp **by_number = arena_take(arena, hash_slots(config->max_qps) * sizeof *by_number);
@@ -48,7 +48,9 @@ static struct mrc_endpoint *lay_out(struct arena *arena, const mrc_config *confi
     void *writes = arena_take(arena, config->max_writes * sizeof(struct write));
     void *immediates = arena_take(arena, config->max_immediates * sizeof(struct immediate));
     struct control *controls = arena_take(arena, config->max_controls * sizeof *controls);
+    struct packet *packets = arena_take(arena, config->burst * sizeof *packets);
     mrc_event *events = arena_take(arena, config->max_events * sizeof *events);
+    struct asked *asked = arena_take(arena, config->max_probes * sizeof *asked);
     struct retired *numbers = arena_take(arena, retired * sizeof *numbers);
     int64_t *deadlines = arena_take(arena, owners * sizeof *deadlines);
     uint32_t *positions = arena_take(arena, owners * sizeof *positions);
@@ -60,6 +62,7 @@ static struct mrc_endpoint *lay_out(struct arena *arena, const mrc_config *confi
     memset(peers, 0, config->max_peers * sizeof *peers);
     memset(qps, 0, config->max_qps * sizeof *qps);
     memset(by_number, 0, hash_slots(config->max_qps) * sizeof *by_number);
+    memset(asked, 0, config->max_probes * sizeof *asked);
     memset(numbers, 0, retired * sizeof *numbers);
     endpoint->peers = peers;
     endpoint->qps = qps;
@@ -70,8 +73,10 @@ static struct mrc_endpoint *lay_out(struct arena *arena, const mrc_config *confi
     pool_init(&endpoint->writes, writes, sizeof(struct write), config->max_writes);
     pool_init(&endpoint->immediates, immediates, sizeof(struct immediate), config->max_immediates);
     endpoint->controls = controls;
+    endpoint->burst.packets = packets;
     endpoint->events.ring = events;
     endpoint->events.size = config->max_events;
+    endpoint->asked = asked;
     endpoint->retired = numbers;
     endpoint->retired_count = retired;
     timer_heap_init(&endpoint->timers, deadlines, positions, heap, owners);

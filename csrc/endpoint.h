@@ -24,7 +24,6 @@
 #include "timer_heap.h"
 
 enum {
-    ENDPOINT_ASKED = 512, /* probes whose answer may still come; a power of two below 2^16 */
     ENDPOINT_QUEUES = 5,     /* enum qp_queue_kind */
 };
 
@@ -149,7 +148,7 @@ struct mrc_endpoint {
     struct control *controls;
     uint32_t control_head;
     uint32_t control_count;
-    struct asked asked[ENDPOINT_ASKED];
+    struct asked *asked; /* config.max_probes, by the low bits of their id */
     uint32_t asked_next;
     uint32_t asked_by_user;
     struct bucket strangers; /* answers to them */

@@ -97,14 +97,15 @@ void endpoint_on_request(struct mrc_endpoint *endpoint, int64_t now, const struc
 
 /* A place for a request, instead of the oldest one that no user waits for. */
 static struct asked *ask(struct mrc_endpoint *endpoint, int64_t now) {
-    for (uint32_t i = 0; i < ENDPOINT_ASKED; i++) {
-        uint32_t index = endpoint->asked_next++ % ENDPOINT_ASKED;
+    for (uint32_t i = 0; i < endpoint->config.max_probes; i++) {
+        uint32_t index = endpoint->asked_next++ % endpoint->config.max_probes;
         struct asked *asked = &endpoint->asked[index];
 
         if (asked->kind == ASKED_BY_USER)
             continue;
         memset(asked, 0, sizeof *asked);
-        asked->id = (uint16_t)(index | (prng_next(&endpoint->prng) & 0xFFFF) * ENDPOINT_ASKED);
+        asked->id = (uint16_t)(index | (prng_next(&endpoint->prng) & 0xFFFF) *
+                                           endpoint->config.max_probes);
         asked->timestamp = (uint16_t)(now / 128);
         asked->sent = now;
         return asked;
@@ -185,7 +186,7 @@ int mrc_endpoint_probe(mrc_endpoint *endpoint, int64_t now, const mrc_probe *pro
         probe->destination.version == 0 || probe->timeout <= 0 || probe->dscp > 63 ||
         probe->size > endpoint->planes[probe->plane].info.mtu)
         return MRC_ERROR_ARGUMENT;
-    if (endpoint->asked_by_user >= ENDPOINT_ASKED / 2)
+    if (endpoint->asked_by_user >= endpoint->config.max_probes / 2)
         return MRC_ERROR_FULL;
     asked = ask(endpoint, now);
     if (asked == NULL)
@@ -250,7 +251,7 @@ static void on_path_answered(struct mrc_endpoint *endpoint, int64_t now,
 
 void endpoint_on_response(struct mrc_endpoint *endpoint, int64_t now, const struct packet *packet,
                           const struct arrival *arrival) {
-    struct asked *asked = &endpoint->asked[packet->psn % ENDPOINT_ASKED];
+    struct asked *asked = &endpoint->asked[packet->psn % endpoint->config.max_probes];
     uint16_t id = (uint16_t)packet->psn;
     uint8_t op = asked->kind == ASKED_STATUS ? WIRE_OP_PORT_STATUS : WIRE_OP_EV_PROBE;
 
@@ -274,7 +275,7 @@ void endpoint_on_response(struct mrc_endpoint *endpoint, int64_t now, const stru
 void endpoint_expire_probes(struct mrc_endpoint *endpoint, int64_t now) {
     int64_t next = TIMER_NEVER;
 
-    for (uint32_t i = 0; i < ENDPOINT_ASKED && endpoint->asked_by_user > 0; i++) {
+    for (uint32_t i = 0; i < endpoint->config.max_probes && endpoint->asked_by_user > 0; i++) {
         struct asked *asked = &endpoint->asked[i];
 
         if (asked->kind != ASKED_BY_USER)

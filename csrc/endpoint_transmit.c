@@ -95,7 +95,20 @@ static uint32_t transport_size(const struct packet *packet) {
            wire_pad(packet->payload_size) + WIRE_ICRC_SIZE;
 }
 
-/* Appends one transport packet, with its ICRC as if the frame had been cut already. */
+/* Of the packet whose headers, `size` bytes, stand at `bth`, as if the frame had been cut. */
+static uint32_t icrc_of(const struct icrc *icrc, const struct packet *packet, uint32_t index,
+                        const uint8_t *ip, const uint8_t *bth, uint32_t size) {
+    static const uint8_t pad[3];
+    uint32_t state = encap_icrc_start(icrc, ip, index, transport_size(packet));
+
+    state = icrc_bth(icrc, state, bth);
+    state = icrc->update(state, bth + WIRE_BTH_SIZE, size - WIRE_BTH_SIZE);
+    if (packet->payload_size > 0)
+        state = icrc->update(state, packet->payload, packet->payload_size);
+    return icrc->update(state, pad, wire_pad(packet->payload_size));
+}
+
+/* Appends one transport packet. */
 static void put_packet(const struct mrc_endpoint *endpoint, struct writer *writer,
                        const struct packet *packet, uint32_t index) {
     mrc_frame_out *frame = writer->frame;
@@ -104,21 +117,19 @@ static void put_packet(const struct mrc_endpoint *endpoint, struct writer *write
     uint8_t *bth = frame->scratch + writer->used;
     uint32_t pad = wire_pad(packet->payload_size);
     uint32_t size = (uint32_t)wire_put(packet, bth);
-    uint32_t state = encap_icrc_start(&endpoint->icrc, ip, index, transport_size(packet));
+    uint32_t icrc = ~0u; /* stored as 0 */
 
+    if (!endpoint->config.headers_only)
+        icrc = icrc_of(&endpoint->icrc, packet, index, ip, bth, size);
     writer->used += size;
-    state = icrc_bth(&endpoint->icrc, state, bth);
-    state = endpoint->icrc.update(state, bth + WIRE_BTH_SIZE, size - WIRE_BTH_SIZE);
     if (packet->payload_size > 0) {
-        state = endpoint->icrc.update(state, packet->payload, packet->payload_size);
         close_slice(writer);
         assert(frame->slice_count < MRC_FRAME_SLICES);
         frame->slices[frame->slice_count++] = (mrc_slice){packet->payload, packet->payload_size};
     }
     memset(frame->scratch + writer->used, 0, pad);
-    state = endpoint->icrc.update(state, frame->scratch + writer->used, pad);
     writer->used += pad;
-    icrc_store(state, frame->scratch + writer->used);
+    icrc_store(icrc, frame->scratch + writer->used);
     writer->used += WIRE_ICRC_SIZE;
 }
 
@@ -341,9 +352,13 @@ static void feed_starved(struct mrc_endpoint *endpoint) {
 static void take_probes(struct mrc_endpoint *endpoint, int64_t now, struct peer_entry *entry) {
     struct peer_probe probe;
 
-    while (entry->is_probing && peer_take_probe(&entry->peer, &probe))
+    while (endpoint->control_count < endpoint->config.max_controls) {
+        if (!peer_take_probe(&entry->peer, &probe)) {
+            entry->is_probing = false;
+            return;
+        }
         endpoint_send_peer_probe(endpoint, now, entry, &probe);
-    entry->is_probing = false;
+    }
 }
 
 /* Peers take turns, frame by frame. */

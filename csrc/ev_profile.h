@@ -51,7 +51,7 @@ struct ev_profile_setup {
     uint64_t seed;
     uint32_t plane_mask; /* may be 0 */
     uint32_t ways;       /* EV[11:0] is below this, 1..4096: a plane has no more EVs */
-    uint32_t count;      /* 16..256; equal numbers a plane, rounded down, at least 1 */
+    uint32_t count;      /* 1..256; equal numbers a plane, rounded down, at least 1 */
     uint32_t backup;     /* more a plane; at most EV_BACKUP_MAX in all */
     uint32_t min_active;
 };

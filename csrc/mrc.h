@@ -67,6 +67,8 @@ typedef struct mrc_config {
     uint32_t max_immediates; /* immediates that wait for earlier packets */
     uint32_t max_controls;  /* SACKs, NACKs and answers waiting to be sent */
     uint32_t max_events;    /* plane and EV events not yet polled; more are counted, not kept */
+    uint32_t max_probes;    /* requests whose answer may still come; a power of two, 2..2^15 */
+    uint32_t max_resting;   /* numbers of closed queue pairs that rest, besides twice max_qps */
 
     /* Who we are. */
     uint64_t incarnation; /* random at each start; told to peers at set-up */
@@ -83,7 +85,7 @@ typedef struct mrc_config {
     bool trimming; /* the fabric trims: data is sent trimmable */
 
     /* Paths (behaviour.md, Paths). */
-    uint32_t ev_count;         /* EVs of a queue pair over all planes; 16..256 */
+    uint32_t ev_count;         /* EVs of a queue pair over all planes; 1..256, at least 1 a plane */
     uint32_t ev_backup;        /* spare EVs a plane */
     uint32_t ev_min_active;    /* EVs of a live plane that stay in use whatever happens */
     uint32_t probes_to_revive; /* answered probes before a plane or EV is used again */
@@ -109,6 +111,10 @@ typedef struct mrc_config {
     int64_t base_rtt_floor;     /* ns [choice]; 500 us in the engine, 0 in the simulator */
     int64_t target_delay_floor; /* ns [choice]; 1 ms in the engine, 0 in the simulator */
     uint32_t window_floor_packets; /* least max_wnd, packets a plane [choice] */
+
+    /* For simulators, whose packets need no payload: none is read or placed, ICRCs are 0 and not
+     * looked at. Every header and every decision is the same. */
+    bool headers_only;
 } mrc_config;
 
 void mrc_config_default(mrc_config *config);

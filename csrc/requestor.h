@@ -42,7 +42,7 @@ struct burst {
     uint32_t ev;
     uint32_t count;
     bool is_retransmission;
-    struct packet packets[MRC_BURST];
+    struct packet *packets; /* room for config.burst of them */
 };
 
 /* What requestor_next found. */

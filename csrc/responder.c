@@ -28,6 +28,7 @@ void responder_init(struct responder *responder, const struct responder_setup *s
         responder->mpr = setup->local->mpr;
     responder->sack_threshold = setup->config->sack_threshold;
     responder->sack_delay = setup->config->sack_delay;
+    responder->headers_only = setup->config->headers_only;
     responder->syndrome = WIRE_SYNDROME_ACK;
     responder->ack_psn = responder->window.cack;
     responder->deadline = INT64_MAX;
@@ -169,7 +170,7 @@ static enum responder_verdict place(struct responder *responder, int64_t now,
         }
         stash(responder, packet->psn, packet->immediate, immediate);
     }
-    if (to != NULL)
+    if (to != NULL && !responder->headers_only)
         memcpy(to, packet->payload, packet->payload_size);
     responder->bytes_received += packet->payload_size;
     responder->rcvd_bytes += nominal;

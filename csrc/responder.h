@@ -65,6 +65,7 @@ struct responder {
     uint32_t receives;
     uint32_t sack_threshold;
     int64_t sack_delay;
+    bool headers_only; /* payload is not placed */
     int error; /* enum mrc_status: what the queue pair must end with; 0 none */
 
     uint32_t msn;      /* messages executed */
