@@ -137,6 +137,17 @@ size_t fabric_size(const struct fabric_config *config) {
     return cut_all(config, NULL, &pieces);
 }
 
+static struct queue_rules rules_of(const struct fabric_port_config *config) {
+    return (struct queue_rules){
+        .data_limit = config->data_limit,
+        .control_limit = config->control_limit,
+        .mark_from = config->mark_from,
+        .mark_to = config->mark_to,
+        .control_weight = config->control_weight,
+        .trim = config->trim,
+    };
+}
+
 static void init_ports(struct fabric *fabric, const struct fabric_config *config) {
     for (uint32_t i = 0; i < config->node_count; i++)
         fabric->nodes[i] = (struct node){.config = config->nodes[i]};
@@ -145,6 +156,7 @@ static void init_ports(struct fabric *fabric, const struct fabric_config *config
 
         fabric->ports[i] = (struct port){
             .config = config->ports[i],
+            .rules = rules_of(&config->ports[i]),
             .to_host = !config->nodes[next].is_switch,
             .is_up = true,
         };
@@ -345,7 +357,7 @@ struct fabric_counters fabric_counters(const struct fabric *fabric, uint32_t por
 }
 
 uint32_t fabric_queued(const struct fabric *fabric, uint32_t port) {
-    return fabric->ports[port].queues[CLASS_DATA].bytes;
+    return fabric->ports[port].depth.data;
 }
 
 uint32_t fabric_packets(const struct fabric *fabric) { return fabric->pool.used; }

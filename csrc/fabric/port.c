@@ -17,7 +17,7 @@ bool port_is_up(const struct fabric *fabric, const struct port *port) {
 
 static void set_timer(struct fabric *fabric, uint32_t index) {
     const struct port *port = &fabric->ports[index];
-    bool waits = port->queues[CLASS_CONTROL].list.first || port->queues[CLASS_DATA].list.first;
+    bool waits = port->queues[CLASS_CONTROL].first || port->queues[CLASS_DATA].first;
     int64_t next = waits ? port->free_at : FABRIC_NEVER;
 
     if (port->link.first != NULL && port->link.first->due < next)
@@ -27,31 +27,11 @@ static void set_timer(struct fabric *fabric, uint32_t index) {
     timer_heap_set(&fabric->timers, index, next);
 }
 
-/* Control first, or `control_weight` of them to one data packet when both wait. */
-static struct queue *pick(struct port *port) {
-    struct queue *control = &port->queues[CLASS_CONTROL];
-    struct queue *data = &port->queues[CLASS_DATA];
-    uint32_t weight = port->config.control_weight;
-    bool is_datas_turn = weight > 0 && port->control_served >= weight;
-
-    if (control->list.first == NULL || (data->list.first != NULL && is_datas_turn)) {
-        port->control_served = 0;
-        return data;
-    }
-    if (data->list.first != NULL && weight > 0)
-        port->control_served++;
-    return control;
-}
-
 static void mark(struct fabric *fabric, uint32_t index, struct fabric_packet *packet) {
     struct port *port = &fabric->ports[index];
-    uint32_t waiting = port->queues[CLASS_DATA].bytes;
-    uint32_t from = port->config.mark_from;
-    uint32_t to = port->config.mark_to;
 
-    if (port->to_host || to == 0 || waiting <= from)
-        return;
-    if (waiting >= to || rules_mark(fabric, index, packet, waiting - from, to - from))
+    if (!port->to_host &&
+        queue_marks(&port->rules, port->depth.data, rules_mark_draw(fabric, index, packet)))
         port->counters.marked += frame_mark(packet);
 }
 
@@ -108,13 +88,17 @@ static void duplicate(struct fabric *fabric, struct port *port,
 
 static void transmit(struct fabric *fabric, uint32_t index) {
     struct port *port = &fabric->ports[index];
-    struct queue *queue = pick(port);
-    struct fabric_packet *packet = list_pop(&queue->list);
+    bool is_control = queue_serves_control(&port->rules, &port->depth);
+    struct fabric_packet *packet =
+        list_pop(&port->queues[is_control ? CLASS_CONTROL : CLASS_DATA]);
     struct fate fate;
 
-    queue->bytes -= packet->size;
-    if (queue == &port->queues[CLASS_DATA])
+    if (is_control) {
+        port->depth.control -= packet->size;
+    } else {
+        port->depth.data -= packet->size;
         mark(fabric, index, packet);
+    }
     fate = rules_fate(fabric, index, packet);
     occupy(port, packet->size);
     if (fate.lost) {
@@ -134,57 +118,67 @@ static void transmit_due(struct fabric *fabric, uint32_t index, int64_t now) {
     struct port *port = &fabric->ports[index];
 
     while (port->free_at <= now &&
-           (port->queues[CLASS_CONTROL].list.first || port->queues[CLASS_DATA].list.first))
+           (port->queues[CLASS_CONTROL].first || port->queues[CLASS_DATA].first))
         transmit(fabric, index);
 }
 
-static bool is_control(const struct fabric *fabric, uint8_t dscp) {
-    return dscp == fabric->config.dscp_control || dscp == fabric->config.dscp_trimmed ||
-           dscp == fabric->config.dscp_trimmed_lasthop;
-}
-
-static bool is_trimmable(const struct fabric *fabric, uint8_t dscp) {
-    return dscp == fabric->config.dscp_trimmable || dscp == fabric->config.dscp_trimmable_retx;
-}
-
-static bool has_room(const struct queue *queue, uint32_t limit, uint32_t size) {
-    return size <= limit && queue->bytes <= limit - size;
-}
-
-/* Which queue the packet joins, trimmed where that is the way out; NULL when there is none. */
-static struct queue *admit(struct fabric *fabric, struct port *port, struct fabric_packet *packet,
-                           enum fabric_drop *why) {
+static enum queue_class class_of(const struct fabric *fabric, const struct fabric_packet *packet) {
     const struct fabric_config *config = &fabric->config;
-    uint8_t cut = port->to_host ? config->dscp_trimmed_lasthop : config->dscp_trimmed;
     uint8_t dscp = frame_dscp(packet);
 
-    if (!is_control(fabric, dscp)) {
-        if (has_room(&port->queues[CLASS_DATA], port->config.data_limit, packet->size))
-            return &port->queues[CLASS_DATA];
-        *why = FABRIC_DROP_DATA_FULL;
-        if (!port->config.trim || !is_trimmable(fabric, dscp) ||
-            !frame_trim(packet, cut))
-            return NULL;
-        port->counters.trimmed++;
+    if (dscp == config->dscp_control || dscp == config->dscp_trimmed ||
+        dscp == config->dscp_trimmed_lasthop)
+        return QUEUE_CONTROL;
+    return dscp == config->dscp_trimmable || dscp == config->dscp_trimmable_retx ? QUEUE_TRIMMABLE
+                                                                                 : QUEUE_NO_TRIM;
+}
+
+/* What becomes of the packet, which is trimmed where that is the way out. */
+static enum queue_verdict admit(struct fabric *fabric, struct port *port,
+                                struct fabric_packet *packet) {
+    const struct fabric_config *config = &fabric->config;
+    uint8_t cut = port->to_host ? config->dscp_trimmed_lasthop : config->dscp_trimmed;
+    enum queue_verdict verdict =
+        queue_admit(&port->rules, &port->depth, class_of(fabric, packet), packet->size);
+
+    if (verdict != QUEUE_TRIMS)
+        return verdict;
+    if (!frame_trim(packet, cut))
+        return QUEUE_DATA_FULL;
+    port->counters.trimmed++;
+    return queue_admit(&port->rules, &port->depth, QUEUE_CONTROL, packet->size);
+}
+
+/* FABRIC_DROPS: it waits. */
+static enum fabric_drop join(struct fabric *fabric, struct port *port,
+                             struct fabric_packet *packet) {
+    if (!port_is_up(fabric, port))
+        return FABRIC_DROP_LINK_DOWN;
+    switch (admit(fabric, port, packet)) {
+    case QUEUE_JOINS_DATA:
+        list_push(&port->queues[CLASS_DATA], packet);
+        port->depth.data += packet->size;
+        return FABRIC_DROPS;
+    case QUEUE_JOINS_CONTROL:
+        list_push(&port->queues[CLASS_CONTROL], packet);
+        port->depth.control += packet->size;
+        return FABRIC_DROPS;
+    case QUEUE_CONTROL_FULL:
+        return FABRIC_DROP_CONTROL_FULL;
+    default:
+        return FABRIC_DROP_DATA_FULL;
     }
-    *why = FABRIC_DROP_CONTROL_FULL;
-    if (!has_room(&port->queues[CLASS_CONTROL], port->config.control_limit, packet->size))
-        return NULL;
-    return &port->queues[CLASS_CONTROL];
 }
 
 void port_enqueue(struct fabric *fabric, uint32_t index, struct fabric_packet *packet,
                   int64_t now) {
     struct port *port = &fabric->ports[index];
-    enum fabric_drop why = FABRIC_DROP_LINK_DOWN;
-    struct queue *queue = port_is_up(fabric, port) ? admit(fabric, port, packet, &why) : NULL;
+    enum fabric_drop why = join(fabric, port, packet);
 
-    if (queue == NULL) {
+    if (why != FABRIC_DROPS) {
         fabric_drop_packet(fabric, port, packet, why);
         return;
     }
-    list_push(&queue->list, packet);
-    queue->bytes += packet->size;
     if (port->free_at < now) {
         port->free_at = now;
         port->fraction = 0;
@@ -222,10 +216,10 @@ static void empty(struct fabric *fabric, struct port *port, struct packet_list *
 void port_empty_queues(struct fabric *fabric, uint32_t index, enum fabric_drop why) {
     struct port *port = &fabric->ports[index];
 
-    for (int class = 0; class < CLASSES; class++) {
-        empty(fabric, port, &port->queues[class].list, why);
-        port->queues[class].bytes = 0;
-    }
+    for (int class = 0; class < CLASSES; class++)
+        empty(fabric, port, &port->queues[class], why);
+    port->depth.data = 0;
+    port->depth.control = 0;
     set_timer(fabric, index);
 }
 

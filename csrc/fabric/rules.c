@@ -76,9 +76,7 @@ struct fate rules_fate(struct fabric *fabric, uint32_t port, const struct fabric
     return fate;
 }
 
-bool rules_mark(const struct fabric *fabric, uint32_t port, const struct fabric_packet *packet,
-                uint32_t level, uint32_t range) {
-    uint64_t drawn = draw(fabric, port, MARK, packet->identity, 0);
-
-    return (drawn * range) >> 32 < level;
+uint32_t rules_mark_draw(const struct fabric *fabric, uint32_t port,
+                         const struct fabric_packet *packet) {
+    return draw(fabric, port, MARK, packet->identity, 0);
 }

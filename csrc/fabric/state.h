@@ -5,6 +5,7 @@
 
 #include "fabric.h"
 #include "pool.h"
+#include "port_queue.h"
 #include "timer_heap.h"
 
 enum { CLASS_CONTROL, CLASS_DATA, CLASSES };
@@ -13,20 +14,16 @@ struct packet_list {
     struct fabric_packet *first, *last;
 };
 
-struct queue {
-    struct packet_list list;
-    uint32_t bytes;
-};
-
 struct port {
     struct fabric_port_config config;
-    struct queue queues[CLASSES];
+    struct queue_rules rules;
+    struct queue_depth depth;
+    struct packet_list queues[CLASSES];
     struct packet_list link; /* in order of arrival */
     struct packet_list late; /* reordered ones, in order of arrival */
     int64_t free_at;         /* when the last one put on the link has left */
     uint64_t fraction;       /* of a ns, in units of 1 / rate, that it left later */
     int64_t last_due;        /* no packet on the link arrives later */
-    uint32_t control_served; /* control packets since the last data packet */
     bool to_host;            /* the other end is a host's */
     bool is_up;              /* as fabric_link_set says */
     bool flapped;            /* down by fabric_link_flap */
@@ -107,7 +104,8 @@ struct fate {
     int64_t jitter, reorder_delay;
 };
 struct fate rules_fate(struct fabric *fabric, uint32_t port, const struct fabric_packet *packet);
-bool rules_mark(const struct fabric *fabric, uint32_t port, const struct fabric_packet *packet,
-                uint32_t level, uint32_t range); /* with chance level / range */
+/* 32 random bits for the marking ramp. */
+uint32_t rules_mark_draw(const struct fabric *fabric, uint32_t port,
+                         const struct fabric_packet *packet);
 
 #endif
