@@ -34,7 +34,7 @@ help:  ## these lines
 	$(RUN) -m pip install -q --disable-pip-version-check -e '.[test]'
 	@touch $@
 
-build/stamp: .venv/stamp tools/backend.py $(wildcard csrc/*.[ch] csrc/fabric/*.[ch] tools/fabric/*.[ch])
+build/stamp: .venv/stamp tools/backend.py $(wildcard csrc/*.[ch] csrc/*/*.[ch] tools/fabric/*.[ch])
 	CFLAGS=-Werror $(RUN) tools/backend.py
 	@mkdir -p build && touch $@
 

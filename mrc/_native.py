@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C engine as a Python object: lifetimes, and status codes turned into exceptions.
 
-With wire.py and buffers.py the only module that sees `ffi` or `lib`. An `Engine` keeps everything
-alive that C may touch; nothing here knows messages, connections or asyncio.
+With wire.py, buffers.py and sim/simulation.py the only module that sees `ffi` or `lib`. An `Engine`
+keeps everything alive that C may touch; nothing here knows messages, connections or asyncio.
 """
 
 from __future__ import annotations

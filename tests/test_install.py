@@ -33,7 +33,14 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = tmp_path_factory.mktemp("tree")
     for each in ("pyproject.toml", "README.md", "LICENSE"):
         (tree / each).write_bytes((ROOT / each).read_bytes())
-    for pattern in ("csrc/*.[ch]", "mrc/**/*.py", "mrc/py.typed", "tools/backend.py"):
+    for pattern in (
+        "csrc/*.[ch]",
+        "csrc/sim/*.[ch]",
+        "csrc/fabric/port_queue.h",
+        "mrc/**/*.py",
+        "mrc/py.typed",
+        "tools/backend.py",
+    ):
         for path in ROOT.glob(pattern):
             copy = tree / path.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ LAYERS = {
         *("endpoint", "endpoint_events", "endpoint_probe", "endpoint_receive"),
         "endpoint_transmit",
     },
-    "tool": {"mrc_wire"},
+    "tool": {"mrc_wire", "mrc_sim"},
     "driver": {"mrc_engine", *DRIVERS},
 }
 MAY_INCLUDE = {
@@ -59,6 +59,10 @@ MAY_INCLUDE = {
     "tool": {"leaf", "bytes", "packet"},
     "driver": {"leaf", "driver"},
 }
+
+# The files of csrc/sim/, the simulator: it knows endpoints by their interface, and of packets what
+# a switch reads of them.
+SIM_MAY_INCLUDE = {"bytes", "encap", "fabric/port_queue", "mrc_sim", "prng", "wire"}
 
 # The files of csrc/fabric/, the network between endpoints: it knows of MRC what a switch does.
 FABRIC_MAY_INCLUDE = {"bytes", "pool", "timer_heap"}
@@ -139,6 +143,13 @@ def test_the_fabric_knows_nothing_of_endpoints() -> None:
         assert included <= own | FABRIC_MAY_INCLUDE, path.name
 
 
+def test_the_simulator_knows_endpoints_by_their_interface_alone() -> None:
+    own = {f"sim/{path.stem}" for path in CSRC.glob("sim/*.h")}
+    for path in CSRC.glob("sim/*.[ch]"):
+        included = set(re.findall(r'#include "([\w/]+)\.h"', path.read_text()))
+        assert included <= own | SIM_MAY_INCLUDE, path.name
+
+
 def imports(path: Path) -> Iterator[tuple[str, str]]:
     """Every (module, name) that a Python file imports; the name is "" for a whole module."""
     for node in ast.walk(ast.parse(path.read_text())):
@@ -153,7 +164,7 @@ def library() -> list[Path]:
     return [path for path in sources(".py") if name(path).startswith("mrc/")]
 
 
-def test_ffi_and_lib_are_known_to_three_modules_alone() -> None:
+def test_ffi_and_lib_are_known_to_four_modules_alone() -> None:
     users = {
         name(path)
         for path in sources(".py")
@@ -161,7 +172,12 @@ def test_ffi_and_lib_are_known_to_three_modules_alone() -> None:
         for module, what in imports(path)
         if (module == "mrc._native" and what in {"ffi", "lib"}) or "_core" in (what, module[4:])
     }
-    assert users <= {"mrc/_native.py", "mrc/buffers.py", "mrc/wire.py"}
+    assert users <= {
+        "mrc/_native.py",
+        "mrc/buffers.py",
+        "mrc/sim/simulation.py",
+        "mrc/wire.py",
+    }
 
 
 def test_what_has_nothing_to_wait_for_does_not_import_asyncio() -> None:

@@ -2,10 +2,10 @@
 """Builds `mrc._core`: a PEP 517 backend that is setuptools with one cffi extension.
 
 The declarations for cffi are cut out of `csrc/mrc*.h` between the marks `/* cffi: begin */` and
-`/* cffi: end */`, so that no declaration stands twice; the sources are all of `csrc/*.c`.
-`python tools/backend.py` builds the extension in place, into `mrc/`, and beside it the rig's switch
-fabric, `tools/fabric/_fabric`, which is no part of the library; CFLAGS and LDFLAGS of the
-environment are added to the flags, which is how `-Werror` and the sanitizers come in.
+`/* cffi: end */`, so that no declaration stands twice; the sources are all of `csrc/*.c` and
+`csrc/sim/*.c`. `python tools/backend.py` builds the extension in place, into `mrc/`, and beside it
+the rig's switch fabric, `tools/fabric/_fabric`, which is no part of the library; CFLAGS and LDFLAGS
+of the environment are added to the flags, which is how `-Werror` and the sanitizers come in.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ FABRIC_HEADERS = ["csrc/fabric/fabric.h", "tools/fabric/packet_io.h"]
 
 # The stable ABI of CPython 3.11, except where a build of Python has none.
 STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
+
+
+def sources(suffix: str) -> list[str]:
+    """The files of the core, the engine and the simulator."""
+    found = [*Path("csrc").glob(f"*.{suffix}"), *Path("csrc/sim").glob(f"*.{suffix}")]
+    return sorted(path.as_posix() for path in found)
 
 
 def headers() -> list[str]:
@@ -94,10 +100,10 @@ def setup() -> None:
     write_glue()
     extension = setuptools.Extension(
         "mrc._core",
-        [GLUE.as_posix(), *sorted(path.as_posix() for path in Path("csrc").glob("*.c"))],
+        [GLUE.as_posix(), *sources("c")],
         include_dirs=["csrc"],
         # Also what the sdist holds besides the sources.
-        depends=[*sorted(path.as_posix() for path in Path("csrc").glob("*.h")), "tools/backend.py"],
+        depends=[*sources("h"), "csrc/fabric/port_queue.h", "tools/backend.py"],
         undef_macros=["NDEBUG"],  # Python's own flags would turn the assertions off
         extra_compile_args=[*CFLAGS, *WARNINGS],
         libraries=["pthread"],
