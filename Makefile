@@ -20,7 +20,7 @@ fi
 endef
 
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
-ASAN_TREE := mrc csrc tests tools pyproject.toml README.md LICENSE
+ASAN_TREE := mrc csrc tests tools pyproject.toml README.md LICENSE Makefile
 
 help:  ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)

@@ -616,7 +616,8 @@ static void free_engine(struct mrc_engine *engine) {
     free(engine);
 }
 
-static bool allocate(struct mrc_engine *engine, size_t core_size) {
+/* 0, or an errno. */
+static int allocate(struct mrc_engine *engine, size_t core_size) {
     uint32_t hops = engine->config.core.max_peers * MRC_PLANES;
     uint32_t ring = engine->config.ring;
 
@@ -630,9 +631,12 @@ static bool allocate(struct mrc_engine *engine, size_t core_size) {
     engine->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     engine->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     engine->loop_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (engine->event_fd < 0 || engine->wake_fd < 0 || engine->loop_fd < 0)
+        return errno;
     return engine->memory && engine->hops && engine->hop_told && engine->submissions &&
-           engine->completions && engine->receive_buffers && engine->poll_buffers &&
-           engine->event_fd >= 0 && engine->wake_fd >= 0 && engine->loop_fd >= 0;
+                   engine->completions && engine->receive_buffers && engine->poll_buffers
+               ? 0
+               : ENOMEM;
 }
 
 static int start(struct mrc_engine *engine) {
@@ -676,7 +680,8 @@ mrc_engine *mrc_engine_open(const mrc_engine_config *config, int *error) {
         atomic_init(&engine->plane_fds[i], -1);
     }
     pthread_mutex_init(&engine->mutex, NULL);
-    if (allocate(engine, core_size))
+    *error = allocate(engine, core_size);
+    if (*error == 0)
         *error = start(engine);
     if (*error == 0)
         return engine;

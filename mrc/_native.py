@@ -67,6 +67,13 @@ _CAPABILITY: Final = (
 )
 
 
+_LIMITS: Final = {
+    errno.EAGAIN: "no thread can be started: see `ulimit -u` and `ulimit -v`",
+    errno.EMFILE: "too many open files: see `ulimit -n`",
+    errno.ENOMEM: "not enough memory: see `ulimit -v`",
+}
+
+
 class TableFull(MRCError):
     """A table of the engine has no room now: a matter of waiting."""
 
@@ -225,7 +232,8 @@ class Engine:
         if self._engine == ffi.NULL:
             if error[0] == errno.EINVAL:
                 raise ConfigError("the engine refuses these settings: too large or contradictory")
-            raise OSError(error[0], f"cannot start the engine: {os.strerror(error[0])}")
+            told = _LIMITS.get(error[0], os.strerror(error[0]))
+            raise OSError(error[0], f"cannot start the engine: {told}")
         self.fd: int = lib.mrc_engine_fd(self._engine)
         self._events = ffi.new("mrc_event[]", _POLL)
         self._submission = ffi.new("mrc_submission *")

@@ -13,6 +13,7 @@ import random
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from native.build import is_sanitized
 from vnet import EQUAL, EV_DENIED, MS, ON_QP, SECOND, US, Connection, Link, Net
 
 REGION = 1 << 22
@@ -187,7 +188,11 @@ def test_another_seed_is_another_life() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(
+    max_examples=20 if is_sanitized() else 100,
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
+)
 @given(seeds)
 def test_long_lives_end_well_too(seed: int) -> None:
     live(seed, rounds=300)

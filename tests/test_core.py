@@ -8,6 +8,7 @@ Cases are those of behaviour.md unless another source is named.
 from __future__ import annotations
 
 import pytest
+from native.build import is_sanitized
 from vnet import (
     ACK,
     EV_DENIED,
@@ -578,11 +579,15 @@ def test_frames_that_were_cut_on_the_way_are_as_good_as_whole_ones(version: int)
 
 @pytest.mark.slow
 def test_psns_wrap_three_times_in_one_connection() -> None:
-    """All of 2^24 twice, and the rest of a third round; every PSN is checked by the network."""
+    """All of 2^24 twice, and the rest of a third round; every PSN is checked by the network.
+
+    With the sanitizers, which look at memory and not at numbers, the first wrap must do.
+    """
+    rounds = 0 if is_sanitized() else 2
     net = Net(1, planes=[Link(rate_bps=10**11, delay=5 * US)] * 2, region=1 << 20)
     connection = net.connect(mtu=256, psn=0xFFFF00, mpr=32)
     posted = 0
-    while posted < (2 << 24) + 4096:
+    while posted < (rounds << 24) + 4096:
         for _ in range(16):
             connection.write(0, 1 << 20)
             posted += 4096

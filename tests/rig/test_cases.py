@@ -319,7 +319,8 @@ def test_small_socket_buffers_and_large_descriptors_only_slow_it_down(rig: Rig) 
 
 def test_a_peer_killed_and_started_again_is_told_and_reached_at_once(rig: Rig) -> None:
     """Case C57: the old connection ends as "peer restarted"; a new one works."""
-    client, server = pair(rig)
+    # Long enough for the new one to be up when it is asked for, however slowly it starts.
+    client, server = pair(rig, config={"crash_after": 3.0})
     client.until(lambda look: look["sent"] > 20)
     server.kill()
     server = listening(rig)
