@@ -338,11 +338,17 @@ class Link:
         reason = _REASONS.get(status, "protocol error")
         if reason == "peer silent" and self.control is not None and self.control.ended:
             reason = "peer crashed"
-        planes = ", ".join(plane.name for plane in self.planes)
-        detail = f"{self.peer_name} by {planes}"
+        planes = ", ".join(map(self._state_of, self.planes))
+        detail = f"{self.peer_name}, queue pair {self.qp:#08x}, planes {planes}"
         if status not in _REASONS:
             detail = f"{detail}: status {status}"
         self.end(ConnectionLost(reason, detail))
+
+    def _state_of(self, plane: PairedPlane) -> str:
+        """A plane, for a message: "p0 up", "p1 silent"."""
+        stats = self.engine.plane_stats(self.peer, plane.local.number)
+        state = _native.PLANE_REASONS[stats["reason"]] or _native.PLANE_STATES[stats["state"]]
+        return f"{plane.name} {state}"
 
     def _on_plane(self, event: EngineEvent) -> None:
         name = self.endpoint.plane_name(event.plane)

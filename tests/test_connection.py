@@ -440,6 +440,9 @@ def test_a_broken_queue_pair_says_why(run: Run, status: int, reason: str) -> Non
                 await within(sending)
             assert caught.value.reason == reason
             assert caught.value.reason in mrc.ConnectionLost.REASONS
+            told = f"queue pair {one._link.qp:#08x}, planes p0 up, p1 up"
+            assert told in str(caught.value)
+            assert one._link.peer_name in str(caught.value)
             two.abort()
 
     run(main())

@@ -91,6 +91,7 @@ class Talk:
             self.ends.append("closed")
         except mrc.ConnectionLost as error:
             self.ends.append(error.reason)
+            self.errors.append(str(error))
 
     async def watch(self, connection: mrc.Connection) -> None:
         async for event in connection.events():

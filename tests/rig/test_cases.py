@@ -79,7 +79,9 @@ def test_all_planes_black_for_longer_ends_both_sides(rig: Rig) -> None:
     for plane in rig.planes:
         plane.blackhole()
     for talker in (client, server):
-        assert talker.until(lambda look: bool(look["ends"]))["ends"] == ["peer silent"]
+        look = talker.until(lambda look: bool(look["ends"]))
+        assert look["ends"] == ["peer silent"]
+        assert "planes p0 " in look["errors"][0]
 
 
 def test_planes_are_all_used_after_the_peer_restarted_amid_set_ups(rig: Rig) -> None:
