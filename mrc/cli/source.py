@@ -11,7 +11,7 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -138,6 +138,8 @@ def _named(text: str) -> Item:
     if text == "-":
         entry = Entry(kind="file", name=STDIN_NAME, size=None, mode=0o644, mtime_ns=time.time_ns())
         return Item(entry=entry, path=None, named=True)
+    if not text:
+        raise CommandError(ExitCode.USAGE, "'' names nothing; the directory here is .")
     path = Path(text)
     status = path.stat()
     if kind := _kind(status):
@@ -145,8 +147,9 @@ def _named(text: str) -> Item:
         raise CommandError(ExitCode.LOCAL_IO, f"{printable(text)} is {kind}{hint}")
     os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))  # before anything is sent
     name = path.name if path.name not in {"", ".."} else path.resolve().name
+    at = path.resolve() if path.is_symlink() else path
     try:
-        return Item(entry=_entry(name, status), path=path.resolve(), named=True)
+        return Item(entry=_entry(name, status), path=at, named=True)
     except ProtocolError as error:
         raise CommandError(ExitCode.USAGE, f"{printable(text)}: {error}") from None
 
@@ -185,6 +188,7 @@ class Reader:
             OSError: It cannot be opened, or is no file any more.
         """
         self._path = item.path
+        self._status: os.stat_result | None = None
         self.entry = item.entry
         self.position = 0
         if item.path is None:
@@ -197,7 +201,11 @@ class Reader:
         if not stat.S_ISREG(status.st_mode):
             os.close(self._fd)
             raise OSError(errno.EINVAL, "is no file any more", os.fspath(item.path))
+        self._status = status
         self.entry = _entry(item.entry.name, status)
+        if not status.st_size:
+            # Files of /proc and /sys say that they are empty: only reading tells.
+            self.entry = replace(self.entry, size=None)
 
     def close(self) -> None:
         """Closes it, but for standard input."""
@@ -258,7 +266,8 @@ class Reader:
 
     def changed(self) -> bool:
         """Whether the file was written to since it was opened."""
-        if self._path is None:
+        before = self._status
+        if before is None:
             return False
-        now = _entry(self.entry.name, os.fstat(self._fd))
-        return (now.size, now.mtime_ns) != (self.entry.size, self.entry.mtime_ns)
+        now = os.fstat(self._fd)
+        return (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns)

@@ -23,6 +23,8 @@ from mrc.cli.transfer import PART_SUFFIX, Entry, check_name
 __all__ = ["DirectoryStore", "DiscardStore", "Store", "StreamStore", "Target"]
 
 _READ: Final = 1 << 20
+_MOST_NAME: Final = 255
+"""Bytes of a name in a directory: NAME_MAX of Linux."""
 
 
 class Target(Protocol):
@@ -207,6 +209,16 @@ def _exists(entry: Entry) -> CommandError:
     return CommandError(ExitCode.FAILED, f"{printable(entry.name)} exists: {hint}")
 
 
+def _part_name(leaf: str) -> str:
+    """What a file is called until it is whole; its own name may be as long as names can be."""
+    room = _MOST_NAME - len(PART_SUFFIX)
+    name = os.fsencode(leaf)
+    if len(name) > room:
+        digest = hashlib.sha256(name).hexdigest()[:16]
+        name = name[: room - len(digest)] + digest.encode()
+    return os.fsdecode(name) + PART_SUFFIX
+
+
 class PartTarget:
     """A file that grows beside its name."""
 
@@ -218,7 +230,7 @@ class PartTarget:
         self._folder = folder
         self._leaf = leaf
         self._entry = entry
-        self._part = leaf + PART_SUFFIX
+        self._part = _part_name(leaf)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             self._fd = os.open(self._part, flags, 0o600, dir_fd=folder)
@@ -237,8 +249,8 @@ class PartTarget:
         self.offset = status.st_size if resume else 0
 
     def _in_the_way(self) -> CommandError:
-        name = f"{printable(self._entry.name)}{PART_SUFFIX}"
-        return CommandError(ExitCode.LOCAL_IO, f"{name} is no file of ours: remove it")
+        name = "/".join((*self._entry.name.split("/")[:-1], self._part))
+        return CommandError(ExitCode.LOCAL_IO, f"{printable(name)} is no file of ours: remove it")
 
     def _lock(self) -> None:
         try:
