@@ -206,6 +206,10 @@ class Parser(argparse.ArgumentParser):
         )
         self.add_argument("--version", action="version", version=f"%(prog)s {mrc.__version__}")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Prints help or version; argparse would hide that nobody takes it."""
+        write_out(message.rstrip("\n"))
+
     def error(self, message: str) -> NoReturn:
         """Reports a usage error."""
         usage = " ".join(self.format_usage().split())

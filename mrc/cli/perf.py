@@ -546,7 +546,8 @@ def _text(result: Result, planes: Sequence[PlaneTraffic]) -> str:
         trips = (f"{name} {_figure(us, 'us', 1)}" for name, us in result["rtt_us"].items())
         lines.append("round trip: " + ", ".join(trips))
     if result["cut_off"]:
-        lines.append("the time was up within a message: what had arrived of it is counted")
+        counted = "not counted" if result["mode"] == "latency" else "counted as far as it came"
+        lines.append(f"the time was up within a message, which is {counted}")
     cpu = result["cpu_s_per_gb"]
     known = {"here": cpu["local"], "at the peer": cpu["peer"]}
     told = [f"{_figure(value, 's/GB')} {where}" for where, value in known.items() if value]

@@ -18,6 +18,7 @@ __all__ = [
     "Counter",
     "Progress",
     "duration",
+    "file_count",
     "gbps",
     "line",
     "plane_table",
@@ -226,7 +227,8 @@ class Progress:
             return 80
 
 
-def _files(count: int) -> str:
+def file_count(count: int) -> str:
+    """A number of files for people."""
     return "1 file" if count == 1 else f"{count:,} files"
 
 
@@ -240,7 +242,7 @@ def result_line(one: dict[str, Any]) -> str:
     planes = f" over {', '.join(names)}" if names else ""
     before = f", {quantity(one['bytes_resumed'])} were there" if one["bytes_resumed"] else ""
     return (
-        f"{_files(one['files'])}, {quantity(one['bytes'])} in {one['seconds']:.1f} s, "
+        f"{file_count(one['files'])}, {quantity(one['bytes'])} in {one['seconds']:.1f} s, "
         f"{one['gbps']:.2f} Gb/s{planes}{before}; SHA-256 verified"
     )
 

@@ -202,6 +202,7 @@ async def receive(
             try:
                 await receiver.run()
             except BaseException as error:
+                traffic.sample()  # while it can be asked
                 await channel.give_up(error)
                 raise
     finally:

@@ -29,7 +29,7 @@ from mrc.cli.common import (
     say,
     target,
 )
-from mrc.cli.progress import Counter, Progress, quantity, result_line, summary
+from mrc.cli.progress import Counter, Progress, file_count, quantity, result_line, summary
 from mrc.cli.source import Found, Item, Reader, collect
 from mrc.cli.traffic import Traffic, planes_json
 from mrc.cli.transfer import BLOCK, Channel, Done, End, FileList, Go, Hello, Start, Stored
@@ -67,10 +67,12 @@ class Sender:
 
     Attributes:
         files: Those that the receiver has whole.
+        started: When the receiver was ready, in seconds of `time.monotonic()`.
     """
 
     def __init__(self, channel: Channel, counter: Counter, found: Found) -> None:
         self.files = FileList()
+        self.started = time.monotonic()
         self._found = found
         self._channel = channel
         self._counter = counter
@@ -96,6 +98,7 @@ class Sender:
         files = sum(item.entry.kind == "file" for item in items)
         await self._channel.say(Hello(files=files, bytes=self._counter.total))
         await self._channel.expect(Hello)
+        self.started = time.monotonic()
         for item in items:
             if item.entry.kind == "directory":
                 await self._channel.say(item.entry)
@@ -185,19 +188,19 @@ async def send(
     sender = Sender(channel, counter, found)
     traffic = Traffic(connection)
     progress = Progress(counter, lambda: traffic.planes, quiet=quiet)
-    started = time.monotonic()
     patience = asyncio.get_running_loop().call_later(_PATIENCE, _say_that_it_waits, counter)
     try:
         async with traffic, progress:
             try:
                 await sender.run()
             except BaseException as error:
+                traffic.sample()  # while it can be asked
                 await channel.give_up(error)
                 raise
     finally:
         patience.cancel()
         sender.close()
-        seconds = time.monotonic() - started
+        seconds = time.monotonic() - sender.started
         result.update(summary(counter, seconds))
         result.update(traffic.events_json(), planes=planes_json(traffic.planes))
         result.update(file_list=sender.files.json(), changed=len(found.changed))
@@ -283,7 +286,7 @@ def _describe(found: Found, arguments: argparse.Namespace, result: Result) -> No
     total = _total(found)
     result["files"] = sum(item.entry.kind == "file" for item in found.items)
     size = "of unknown size" if total is None else quantity(total)
-    say(_COMMAND, f"would send {result['files']:,} files, {size}, to {arguments.target}")
+    say(_COMMAND, f"would send {file_count(result['files'])}, {size}, to {arguments.target}")
     _complain(found)
 
 
