@@ -8,19 +8,25 @@ import asyncio
 import io
 import json
 import os
+import select
 import subprocess
 import sys
-from dataclasses import asdict
+import termios
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from cli_pipes import pipes
+from cli_pipes import Pipe, pipes
 
 from mrc.cli import common, perf, progress, recv, send, transfer
 from mrc.cli.common import ExitCode
+from mrc.cli.intervals import Intervals
 from mrc.cli.progress import Counter
 from mrc.cli.traffic import PlaneTraffic, Traffic, planes_json
+from mrc.connection import Connection
 from mrc.errors import (
     CapabilityError,
     ConfigError,
@@ -31,6 +37,7 @@ from mrc.errors import (
     HandshakeError,
     ProtocolError,
 )
+from mrc.events import PathBad, PlaneLost, PlaneRecovered
 
 MAINS = {"mrc-send": send.main, "mrc-recv": recv.main, "mrc-perf": perf.main}
 
@@ -69,6 +76,54 @@ def test_both_sides_of_a_measurement_agree(words: list[str]) -> None:
         assert 0 < trips["p50"] <= trips["p99"] <= trips["p999"]
 
 
+class Stuck(Pipe):
+    """Takes messages and never acknowledges one."""
+
+    async def post_send(self, data: Any, *, imm: int | None = None) -> Any:
+        class Begun:
+            def __await__(self) -> Any:
+                return asyncio.get_running_loop().create_future().__await__()
+
+            def cancel(self) -> bool:
+                return False
+
+        return Begun()
+
+
+@pytest.mark.parametrize("words", [[], ["--bidirectional"], ["--latency"]])
+def test_a_measurement_that_cannot_end_in_time_is_cut_off_and_has_every_key(
+    words: list[str],
+) -> None:
+    words = ["host", "--size", "1G", "--duration", "0.1", *words]
+    plan = perf._plan_of(perf.parser().parse_args(words))
+    connection = Stuck()
+    connection.other = Pipe()
+
+    async def measure() -> dict[str, Any]:
+        result = perf._nothing_yet(plan)
+        work = perf._latency if plan.latency else perf._throughput
+        client = cast(Connection, connection)
+        report = await asyncio.wait_for(work(client, plan, Traffic(client), result), 30)
+        result["cpu_s_per_gb"] = perf._cpu_per_gb(report, 1.0, result["bytes"])
+        return result
+
+    result = asyncio.run(measure())
+    assert result["cut_off"]
+    assert connection.closed
+    assert result.keys() == perf._nothing_yet(plan).keys()
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    text = perf._text(result, ())
+    assert "the time was up" in text
+    assert "None" not in text
+    assert "nan" not in text
+
+
+def test_a_figure_that_is_missing_is_not_printed() -> None:
+    plan = perf._plan_of(perf.parser().parse_args(["host"]))
+    result = perf._nothing_yet(plan) | {"cpu_s_per_gb": {"local": 0.5, "peer": None}}
+    assert "CPU: 0.50 s/GB here\n" in perf._text(result, ())
+
+
 def test_percentiles_of_nothing_are_null_and_of_one_are_it() -> None:
     assert perf.percentiles([]) == {"p50": None, "p99": None, "p999": None}
     assert perf.percentiles([1e-3]) == {"p50": 1000.0, "p99": 1000.0, "p999": 1000.0}
@@ -104,6 +159,7 @@ def test_a_hello_that_is_none_of_ours_is_refused(hello: dict[str, Any]) -> None:
         ("mrc-send", ["-", "host", "--udp-port", "0"], "udp_port"),
         ("mrc-send", ["-", "host", "--timeout", "nan"], "--timeout"),
         ("mrc-send", ["/", "host"], "empty"),
+        ("mrc-send", ["", "host"], "'' names nothing"),
         ("mrc-recv", ["--discard", "dir"], "--discard keeps nothing"),
         ("mrc-recv", ["--resume", "--overwrite"], "--resume and --overwrite"),
         ("mrc-recv", ["-"], "--json and -"),
@@ -227,6 +283,50 @@ def test_a_reader_of_the_json_that_has_gone_is_no_traceback() -> None:
         os.close(write)
         assert "Traceback" not in process.communicate(timeout=60)[1]
     assert process.returncode == 2
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--json", "--mtu", "7"]])
+@pytest.mark.parametrize(
+    ("closed", "code"),
+    [("<&-", 0), ("2>&-", 0), ("2>/dev/full", 0), (">&-", 6), (">/dev/full", 6), (">&- 2>&-", 6)],
+)
+def test_a_stream_that_is_closed_or_full_is_no_traceback_and_no_success(
+    words: list[str], closed: str, code: int
+) -> None:
+    program = "import sys; from mrc.cli.send import main; sys.exit(main())"
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == (2 if "--json" in words else code)
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+    if code and "2>" not in closed:
+        assert "standard output: " in done.stderr
+    if not code and "--json" in words:
+        assert json.loads(done.stdout)["exit_code"] == 2
+
+
+@pytest.mark.parametrize("command", ["mrc-recv", "mrc-perf", "mrc-send"])
+def test_a_dry_run_says_of_every_interface_what_it_is_for_and_does_nothing(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Case E89."""
+    words = {"mrc-recv": [], "mrc-perf": ["host"], "mrc-send": ["/etc/passwd", "host"]}[command]
+    assert MAINS[command]([*words, "--dry-run", "--json"]) == 0
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert result["dry_run"]
+    assert result["excluded"]["lo"] == "loopback"
+    assert f"{command}: no plane: lo, loopback\n" in err
+    for name, plane in result["planes"].items():
+        assert set(plane) == {"id", "parent", "address", "mtu_bytes", "up"}
+        line = next(line for line in err.splitlines() if f": {name}, " in line)
+        assert plane["address"] in line
+        assert f"MTU {plane['mtu_bytes']}" in line
 
 
 @pytest.mark.parametrize(
@@ -358,6 +458,79 @@ def test_on_a_terminal_the_line_is_redrawn_and_gone_at_the_end() -> None:
     assert len(drawn) == 2
     assert all(text.startswith(" 50 %") and text.endswith("\x1b[K") for text in drawn)
     assert last.startswith("\x1b[Kplane ")
+
+
+def test_the_line_of_progress_fits_the_terminal_that_it_is_drawn_on() -> None:
+    counter = Counter(1 << 30)
+    counter.done = 1 << 29
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 40))
+    planes = tuple(plane(f"plane{number}", 1 << 20) for number in range(16))
+
+    async def draw() -> str:
+        with os.fdopen(theirs, "w") as stream:
+            async with progress.Progress(counter, lambda: planes, stream=stream):
+                await asyncio.to_thread(select.select, [ours], [], [], 30)
+                return os.read(ours, 4096).decode()
+
+    _, drawn, *_ = asyncio.run(draw()).split("\r")
+    os.close(ours)
+    assert drawn.endswith("\x1b[K")
+    assert len(drawn.removesuffix("\x1b[K")) == 39
+
+
+def test_the_result_is_one_line_with_bytes_time_rate_planes_and_the_checksum() -> None:
+    one = progress.summary(Counter(), 2.0) | {"planes": planes_json([plane("a", 1), plane("b", 0)])}
+    one |= {"files": 1000, "bytes": 3 << 29, "gbps": 6.442}
+    assert progress.result_line(one) == (
+        "1,000 files, 1.50 GiB in 2.0 s, 6.44 Gb/s over a; SHA-256 verified"
+    )
+    one |= {"files": 1, "bytes_resumed": 1 << 30}
+    assert progress.result_line(one) == (
+        "1 file, 1.50 GiB in 2.0 s, 6.44 Gb/s over a, 1.00 GiB were there; SHA-256 verified"
+    )
+
+
+def test_floods_of_path_events_are_bounded_and_what_was_before_is_left_out() -> None:
+    class Flooded(Pipe):
+        async def events(self) -> AsyncIterator[Any]:
+            now = time.monotonic()
+            yield PlaneRecovered(time=now - 60, plane="a")
+            for ev in range(5000):
+                yield PathBad(time=now, plane="a", ev=ev)
+            yield PlaneLost(time=now + 1, plane="a", reason="link")
+
+    async def follow() -> dict[str, Any]:
+        async with Traffic(cast(Connection, Flooded())) as traffic:
+            await asyncio.sleep(0.01)
+        return traffic.events_json()
+
+    seen = asyncio.run(follow())
+    assert [event["event"] for event in seen["path_events"]] == ["path_bad"] * 100 + ["plane_lost"]
+    assert seen["path_events_omitted"] == 4900
+    assert all(event["time_s"] >= 0 for event in seen["path_events"])
+
+
+def test_the_throughput_of_intervals_adds_up_to_the_goodput() -> None:
+    carried = iter([0, 100, 300, 400, 1000])
+
+    class Steps:
+        planes: tuple[Any, ...] = ()
+
+        def sample(self) -> None:
+            self.planes = (replace(plane("a", 0), bytes_sent=next(carried, 1000)),)
+
+    intervals = Intervals(cast(Traffic, Steps()), duration=1.0)
+
+    async def measure() -> None:
+        async with intervals.running():
+            await asyncio.sleep(4.5 * intervals.every)
+
+    asyncio.run(measure())
+    rates = intervals.gbps(500)
+    assert 0 <= rates["min"] <= rates["p50"] <= rates["p99"]  # type: ignore[operator]
+    assert intervals.gbps(500, received=True) == {"min": None, "p50": None, "p99": None}
+    assert intervals.gbps(1000)["p99"] == pytest.approx(2 * cast(float, rates["p99"]), rel=1e-3)
 
 
 def test_help_documents_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -37,7 +38,7 @@ Outcome = tuple[BaseException | None, BaseException | None, dict[str, Any], dict
 
 
 def move(
-    paths: list[Path | str],
+    paths: list[Path | str] | source.Found,
     to: Path | store.Store,
     *,
     overwrite: bool = False,
@@ -55,7 +56,11 @@ def move(
             else to
         )
         sent, received = counts(), counts()
-        found = source.collect([str(path) for path in paths])
+        found = (
+            paths
+            if isinstance(paths, source.Found)
+            else source.collect([str(path) for path in paths])
+        )
         errors = await asyncio.gather(
             send.send(ours, found, sent),
             recv.receive(theirs, target, received),
@@ -113,6 +118,97 @@ def test_a_directory_arrives_with_all_in_it_but_links(tmp_path: Path, box: Path)
     found = {path.relative_to(box).as_posix() for path in box.rglob("*")}
     names = {"tree", "tree/empty", "tree/deep", "tree/deep/er", "tree/top"}
     assert found == names | {"tree/deep/er/" + os.fsdecode(b"\xff.txt")}
+
+
+def tree_with_everything(tree: Path) -> None:
+    tree.mkdir()
+    (tree / "kept").write_bytes(b"x")
+    os.mkfifo(tree / "fifo")
+    (tree / "link").symlink_to("kept")
+    (tree / ("half" + transfer.PART_SUFFIX)).write_bytes(b"")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tree / "socket"))
+
+
+def test_what_cannot_be_sent_is_counted_said_and_makes_the_exit_code_6(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree_with_everything(tmp_path / "tree")
+    monkeypatch.chdir(tmp_path)
+    assert send.main(["tree", "host", "--dry-run", "--json"]) == ExitCode.LOCAL_IO
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert (result["files"], result["skipped"]) == (1, 4)
+    assert {each["path"]: each["reason"].split(" is ")[-1] for each in result["skipped_list"]} == {
+        "tree/fifo": "a FIFO",
+        "tree/link": "a symbolic link",
+        "tree/socket": "a socket",
+        "tree/half.mrc-part": "one of files that are not whole",
+    }
+    assert result["error"] == "not all was sent: 4 skipped, see above"
+    assert "skipped tree/socket: a socket" in err
+
+
+def test_a_file_that_went_away_is_skipped_and_the_rest_arrives(tmp_path: Path, box: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    for name in "abc":
+        (tmp_path / "tree" / name).write_bytes(name.encode())
+    found = source.collect([str(tmp_path / "tree")])
+    (tmp_path / "tree" / "b").unlink()
+    (tmp_path / "tree" / "c").unlink()
+    (tmp_path / "tree" / "c").symlink_to("/etc/passwd")
+    assert move(found, box)[:2] == (None, None)
+    assert [path.name for path in (box / "tree").iterdir()] == ["a"]
+    assert [Path(each.path).name for each in found.skipped] == ["b", "c"]
+
+
+def test_a_name_as_long_as_names_can_be_arrives(tmp_path: Path, box: Path) -> None:
+    names = {"n" * 255, "n" * 254 + "m", "\u00e4" * 127}
+    for name in names:
+        (tmp_path / name).write_bytes(name.encode())
+    assert move([tmp_path / name for name in sorted(names)], box)[:2] == (None, None)
+    assert {path.name: path.read_bytes().decode() for path in box.iterdir()} == {
+        name: name for name in names
+    }
+
+
+def test_a_file_that_says_it_is_empty_is_read_to_its_end(box: Path) -> None:
+    assert move(["/proc/version"], box)[:2] == (None, None)
+    assert (box / "version").read_bytes() == Path("/proc/version").read_bytes() != b""
+
+
+def test_the_json_has_name_size_and_checksum_of_every_file(tmp_path: Path, box: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_bytes(name.encode() * 1000)
+    _, _, sent, received = move([tmp_path / "a", tmp_path / "b"], box)
+    digests = {name: hashlib.sha256(name.encode() * 1000).hexdigest() for name in "ab"}
+    assert sent["file_list"] == [
+        {"name": name, "size_bytes": 1000, "sha256": digest} for name, digest in digests.items()
+    ]
+    assert received["file_list"] == sent["file_list"]
+
+
+def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path, box: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(content(24 << 20))
+
+    def grow(connection: Connection) -> None:
+        post = connection.post_send
+
+        async def growing(data: Any, *, imm: int | None = None) -> Any:
+            with path.open("ab") as file:
+                file.write(b"more")
+            return await post(data, imm=imm)
+
+        connection.post_send = growing  # type: ignore[method-assign]
+
+    found = source.collect([str(path)])
+    assert move(found, box, meddle=grow)[:2] == (None, None)
+    assert found.changed == ["log"]
+    assert (box / "log").read_bytes() == content(24 << 20)
+    with pytest.raises(CommandError, match="1 changed") as caught:
+        send._complain(found)
+    assert caught.value.exit_code == ExitCode.FAILED
 
 
 def test_a_target_that_exists_is_refused_with_a_hint_and_left_alone(
