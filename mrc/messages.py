@@ -182,6 +182,7 @@ class Messages:
         self._direct = False
         self._starved = False
         self._failed = False
+        self._closed = False
         self.peer_has_closed = False
         self._port.lend_receives(
             2 * limits.slots + 2 * limits.grants + _CONTROL_RECEIVES + _RECEIVE_BATCH
@@ -230,6 +231,7 @@ class Messages:
 
     def close(self) -> None:
         """Tells the peer, behind everything sent so far, that no more messages follow."""
+        self._closed = True
         self._control(_Type.CLOSE, 0)
 
     def ping(self) -> None:
@@ -502,8 +504,11 @@ class Messages:
                 head.orphan = True
 
     def _grant(self) -> None:
-        """Lends buffers for announced messages, in order, as far as the queue allows."""
-        while self._waiting and self._free_grants:
+        """Lends buffers for announced messages, in order, as far as the queue allows.
+
+        None behind our CLOSE, which has ended at the peer whatever was not granted before it.
+        """
+        while self._waiting and self._free_grants and not self._closed:
             arrived = self._waiting[0]
             buffer = self._buffer_for(arrived)
             if buffer is None:

@@ -338,6 +338,20 @@ def test_sends_that_the_closed_peer_never_took_end() -> None:
     assert pair.sides[0].ended == [(b"b", 0), (pattern(1), -23)]
 
 
+def test_nothing_is_granted_behind_a_close() -> None:
+    """A message that was granted before ends, and makes no room for the one behind it."""
+    pair = Pair(small_limits(grants=1, max_queue=1 << 20))
+    for name in "ab":
+        pair.sides[0].messages.send(memoryview(pattern(70_000)), None, name)
+    while not any(
+        immediate is not None and immediate >> 28 == 2 for *_, immediate in pair.sides[1].wire
+    ):
+        pair.carry(0)
+    pair.sides[1].messages.close()
+    pair.settle()
+    assert sorted(pair.sides[0].ended) == [("a", 0), ("b", -23)]
+
+
 def test_a_message_larger_than_memory_raises_and_stays() -> None:
     pair = Pair()
     pair.sides[1].room = 5000
