@@ -460,6 +460,12 @@ def test_on_a_terminal_the_line_is_redrawn_and_gone_at_the_end() -> None:
     assert last.startswith("\x1b[Kplane ")
 
 
+def test_a_transfer_that_moved_nothing_has_no_table_of_zeros() -> None:
+    stream = Terminal(99)
+    progress.Progress(Counter(1000), lambda: (plane("a", 400),), stream=stream).show_planes(1.0)
+    assert stream.getvalue() == ""
+
+
 def test_the_line_of_progress_fits_the_terminal_that_it_is_drawn_on() -> None:
     counter = Counter(1 << 30)
     counter.done = 1 << 29

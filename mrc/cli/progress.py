@@ -187,10 +187,9 @@ class Progress:
         self._write("\r\x1b[K")
 
     def show_planes(self, seconds: float) -> None:
-        """Prints the table of the planes for people, if they carried something."""
-        planes = self._planes()
-        if self.visible and any(each.bytes for each in planes):
-            self._write(plane_table(planes, seconds) + "\n")
+        """Prints the table of the planes for people, if something was moved."""
+        if self.visible and self._counter.moved:
+            self._write(plane_table(self._planes(), seconds) + "\n")
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -350,6 +350,7 @@ def test_a_full_disk_is_a_clear_error_on_both_sides(
     assert reason == f"f: No space left on device (wrote {6 * MIB} of {64 * MIB} bytes)"
     assert sender.result(4)["error"] == f"the peer says: {reason}"
     assert [path.name for path in disk.iterdir()] == ["f.mrc-part"]
+    assert len(sender.errors.splitlines()) == 2  # the planes and the reason
 
 
 def test_a_directory_that_cannot_be_written_is_a_clear_error_on_both_sides(
