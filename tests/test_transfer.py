@@ -177,6 +177,31 @@ def test_a_file_that_says_it_is_empty_is_read_to_its_end(box: Path) -> None:
     assert (box / "version").read_bytes() == Path("/proc/version").read_bytes() != b""
 
 
+@pytest.mark.parametrize(("busy", "quiet"), [(True, False), (True, True), (False, False)])
+def test_a_sender_says_that_it_waits_only_for_a_receiver_that_does_not_answer(
+    box: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    busy: bool,
+    quiet: bool,
+) -> None:
+    monkeypatch.setattr(send, "_PATIENCE", 0.05)
+    found = source.Found()
+
+    async def both() -> None:
+        ours, theirs = pipes()
+        sending = asyncio.ensure_future(send.send(ours, found, counts(), quiet=quiet))
+        files = store.DirectoryStore(str(box), overwrite=False, resume=False)
+        if busy:
+            await asyncio.sleep(0.2)
+        await asyncio.gather(sending, recv.receive(theirs, files, counts()))
+        await asyncio.sleep(0.1)
+
+    asyncio.run(both())
+    assert ("waiting for the receiver" in capsys.readouterr().err) == (busy and not quiet)
+
+
 def test_the_json_has_name_size_and_checksum_of_every_file(tmp_path: Path, box: Path) -> None:
     for name in "ab":
         (tmp_path / name).write_bytes(name.encode() * 1000)

@@ -67,11 +67,13 @@ class Sender:
 
     Attributes:
         files: Those that the receiver has whole.
+        answered: Whether the receiver is there for us.
         started: When the receiver was ready, in seconds of `time.monotonic()`.
     """
 
     def __init__(self, channel: Channel, counter: Counter, found: Found) -> None:
         self.files = FileList()
+        self.answered = False
         self.started = time.monotonic()
         self._found = found
         self._channel = channel
@@ -98,6 +100,7 @@ class Sender:
         files = sum(item.entry.kind == "file" for item in items)
         await self._channel.say(Hello(files=files, bytes=self._counter.total))
         await self._channel.expect(Hello)
+        self.answered = True
         self.started = time.monotonic()
         for item in items:
             if item.entry.kind == "directory":
@@ -188,7 +191,7 @@ async def send(
     sender = Sender(channel, counter, found)
     traffic = Traffic(connection)
     progress = Progress(counter, lambda: traffic.planes, quiet=quiet)
-    patience = asyncio.get_running_loop().call_later(_PATIENCE, _say_that_it_waits, counter)
+    patience = asyncio.get_running_loop().call_later(_PATIENCE, _say_that_it_waits, sender, quiet)
     try:
         async with traffic, progress:
             try:
@@ -219,8 +222,8 @@ def _total(found: Found) -> int | None:
     return total
 
 
-def _say_that_it_waits(counter: Counter) -> None:
-    if not counter.done and not counter.files:
+def _say_that_it_waits(sender: Sender, quiet: bool) -> None:
+    if not sender.answered and not quiet:
         say(_COMMAND, "waiting for the receiver, which may be busy with another sender")
 
 
