@@ -355,10 +355,27 @@ def _limit(plan: Plan) -> float:
     return 1.1 * plan.duration_s + 0.5
 
 
+def _rates(
+    messages: int, moved: int, seconds: float, intervals: Intervals, *, reverse: bool = False
+) -> Result:
+    """What one direction came to, as it stands in the JSON."""
+    way = "_reverse" if reverse else ""
+    return {
+        f"messages{way}": messages,
+        f"bytes{way}": moved,
+        f"goodput{way}_gbps": ratio(moved * 8e-9, seconds),
+        f"messages{way}_per_s": ratio(messages, seconds, digits=1),
+        f"goodput{way}_interval_gbps": intervals.gbps(moved, received=reverse),
+    }
+
+
 async def _throughput(
     connection: Connection, plan: Plan, traffic: Traffic, result: Result
 ) -> dict[str, Any]:
-    """Fills the result with goodput; returns the server's report, {} if it was cut off."""
+    """Fills the result with goodput, also when it fails; returns the server's report.
+
+    It is {} if the measurement was cut off.
+    """
     stop, sent, count = asyncio.Event(), _Sent(), _Count()
     intervals = Intervals(traffic, plan.duration_s)
     started = time.monotonic()
@@ -370,37 +387,27 @@ async def _throughput(
         await _say(connection, "end")
 
     report: dict[str, Any] = {}
+    ended = False
     try:
         async with asyncio.timeout(_limit(plan)):
             _, report = await _together(outgoing(), _drain(connection, count))
-        forward, seconds = sent.messages * plan.size, sent.seconds
-        reverse, reverse_seconds = count.bytes, count.seconds
+        ended = True
     except TimeoutError:
         traffic.sample()
         connection.abort()
         result["cut_off"] = True
-        forward = sum(plane.bytes_sent for plane in traffic.planes)
-        reverse = sum(plane.bytes_received for plane in traffic.planes)
-        seconds = reverse_seconds = time.monotonic() - started
     finally:
         timer.cancel()
-    result.update(
-        messages=sent.messages,
-        bytes=forward,
-        seconds=round(seconds, 6),
-        goodput_gbps=ratio(forward * 8e-9, seconds),
-        messages_per_s=ratio(sent.messages, seconds, digits=1),
-        interval_s=intervals.every,
-        goodput_interval_gbps=intervals.gbps(forward),
-    )
-    if plan.bidirectional:
-        result.update(
-            messages_reverse=count.messages,
-            bytes_reverse=reverse,
-            goodput_reverse_gbps=ratio(reverse * 8e-9, reverse_seconds),
-            messages_reverse_per_s=ratio(count.messages, reverse_seconds, digits=1),
-            goodput_reverse_interval_gbps=intervals.gbps(reverse, received=True),
-        )
+        forward, reverse = sent.messages * plan.size, count.bytes
+        times = (sent.seconds, count.seconds)
+        if not ended:  # within messages: what the planes carried of them counts
+            forward = sum(plane.bytes_sent for plane in traffic.planes)
+            reverse = sum(plane.bytes_received for plane in traffic.planes)
+            times = (time.monotonic() - started,) * 2
+        result.update(seconds=round(times[0], 6), interval_s=intervals.every)
+        result.update(_rates(sent.messages, forward, times[0], intervals))
+        if plan.bidirectional:
+            result.update(_rates(count.messages, reverse, times[1], intervals, reverse=True))
     return report
 
 
