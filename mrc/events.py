@@ -32,11 +32,12 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaneLost(Event):
-    """A plane carries no data any more.
+    """A plane carries no data any more: told once an outage.
 
     Attributes:
-        reason: `link` (our port is down), `peer` (the peer's is), `silent` (nothing came back),
-            `mtu` (full-size packets do not pass), `address` (none, or no neighbour), `disabled`.
+        reason: What was seen first: `link` (our port is down), `peer` (the peer's is), `silent`
+            (nothing came back), `mtu` (full-size packets do not pass), `address` (none, or no
+            neighbour), `disabled`.
     """
 
     reason: str

@@ -144,6 +144,7 @@ class Link:
         self._suspicion = ""
         self._plane_up: asyncio.Future[None] | None = None
         self._carried: set[str] = set()
+        self._lost: set[str] = set()
         self._events: deque[Event] = deque(maxlen=_EVENTS_KEPT)
         self._event_waiter: asyncio.Future[None] | None = None
 
@@ -356,6 +357,7 @@ class Link:
         reason = _native.PLANE_REASONS[event.reason]
         if state == "up":
             self._carried.add(name)
+            self._lost.discard(name)
             if self._plane_up is not None and not self._plane_up.done():
                 self._plane_up.set_result(None)
             self._tell(PlaneRecovered(time=event.time / 1e9, plane=name))
@@ -363,6 +365,10 @@ class Link:
             self._lose(name, reason, event.time)
 
     def _lose(self, name: str, reason: str, time_ns: int) -> None:
+        """Tells of a plane's outage: once, for the first reason that was seen."""
+        if name in self._lost:
+            return
+        self._lost.add(name)
         if name not in self._carried and reason in {"silent", "mtu", "address"}:
             _log.warning("%s: plane %s carries nothing: %s", self.peer_name, name, reason)
         self._tell(PlaneLost(time=time_ns / 1e9, plane=name, reason=reason))

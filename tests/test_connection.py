@@ -676,6 +676,23 @@ def test_events_tell_of_planes(run: Run) -> None:
     run(main())
 
 
+def test_an_outage_is_told_once_whatever_reasons_it_has(run: Run) -> None:
+    """The peer says that its port is down, and then our own loses the carrier."""
+
+    async def main() -> None:
+        async with joined() as (one, _):
+            events = one.events()
+            for _ in range(2):
+                for state, reason in ((3, 2), (3, 1), (2, 0)):
+                    engine(one).plane_event(0, 1, state=state, reason=reason)
+                for kind in (mrc.PlaneLost, mrc.PlaneRecovered):
+                    event = await within(anext(events))
+                    assert isinstance(event, kind)
+                    assert getattr(event, "reason", "peer") == "peer"
+
+    run(main())
+
+
 def test_a_full_ring_only_delays(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeEngine, "ring", 3)
 

@@ -234,7 +234,8 @@ def test_a_peer_that_vanishes_at_any_step_leaves_nothing(way: str) -> None:
             async with through(listener.port) as (port, seen), mrc.connect(f"127.0.0.1:{port}"):
                 (await listener.accept()).abort()
             whole = HEADER_SIZE + int.from_bytes(seen[8:12], "big")
-            steps = [0, 1, 4, 11, 12, 13, whole // 2, whole - 1]
+            # Its numbers vary in length, and with them the frame does.
+            steps = [0, 1, 4, 11, 12, 13, whole // 2, whole - 100]
             for step in steps:
                 async with through(listener.port, **{way: step}) as (port, _):
                     with pytest.raises(mrc.MRCError):
