@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mrc import _native, handshake
 from mrc._native import Attributes, EngineEvent, PeerPlane, Pin
-from mrc.buffers import allocate
+from mrc.buffers import Blocks
 from mrc.control import Control, dial, expect
 from mrc.errors import (
     AfterForkError,
@@ -117,6 +117,7 @@ class Link:
             post_window=config.post_window,
         )
         self._memory = memoryview(bytearray(lent_size(self._limits)))
+        self._blocks = Blocks()
         self._keys: set[int] = set()
         va, key = self.register(self._memory)
         self.lent = Lent(
@@ -218,7 +219,7 @@ class Link:
 
     def allocate(self, size: int) -> memoryview:
         """A buffer for a message."""
-        return allocate(size)
+        return self._blocks.allocate(size)
 
     def sent(self, sending: Sending, status: int) -> None:
         """A message or write of ours ended."""
@@ -446,6 +447,7 @@ class Link:
             self.engine.close_qp(self.qp)
         if self._begun:
             self.messages.fail()
+        self._blocks.close()
         for key in self._keys:
             self.engine.deregister(key)
         self._keys.clear()

@@ -82,7 +82,7 @@ class Port(Protocol):
         """Revokes it; afterwards nobody writes there."""
 
     def allocate(self, size: int) -> memoryview:
-        """A buffer of this many bytes, whatever they are."""
+        """A buffer of this many bytes: zeros, or what the same peer sent before."""
 
     def sent(self, sending: Sending, status: int) -> None:
         """A send or write ended: 0, or a negative status of the core."""

@@ -7,6 +7,7 @@ that finds no posted receive. Completions and deliveries happen in any order tha
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from typing import Any
 
@@ -371,6 +372,17 @@ def test_a_peer_that_breaks_the_rules_is_told_so(immediate: int) -> None:
     pair = Pair()
     with pytest.raises(ProtocolError, match="messages"):
         pair.sides[0].messages.on_receive(immediate)
+
+
+def test_a_grant_that_leaves_the_address_space_is_against_the_rules() -> None:
+    """Written there, it would be refused here, and nobody would hear of it."""
+    side = Pair(small_limits(max_queue=600)).sides[0]
+    side.messages.send(memoryview(pattern(5000)), None, None)
+    grant = struct.pack(">IIQQ", 0, 1, (1 << 64) - 4999, 5000)
+    start = side.limits.slots * side.limits.slot_size
+    side.memory[start : start + len(grant)] = grant
+    with pytest.raises(ProtocolError, match="granted"):
+        side.messages.on_receive(2 << 28)
 
 
 @settings(max_examples=100, deadline=None)
