@@ -7,6 +7,7 @@ that finds no posted receive. Completions and deliveries happen in any order tha
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections import deque
 from typing import Any
@@ -78,9 +79,11 @@ class Side:
 class Pair:
     """Both sides, and the network between them."""
 
-    def __init__(self, limits: Limits | None = None, other: Limits | None = None) -> None:
+    def __init__(
+        self, limits: Limits | None = None, other: Limits | None = None, kind: type[Side] = Side
+    ) -> None:
         limits = limits or small_limits()
-        self.sides = (Side(limits), Side(other or limits))
+        self.sides = (kind(limits), kind(other or limits))
         for one, two in (self.sides, self.sides[::-1]):
             one.messages = Messages(one, one.limits, one.memory, two.lent)
 
@@ -362,6 +365,50 @@ def test_a_message_larger_than_memory_raises_and_stays() -> None:
         pair.sides[1].messages.want()
     pair.sides[1].room = 6000
     assert take_all(pair, 1) == [pattern(6000)]
+
+
+class SparseSide(Side):
+    """Of what is written only both ends are carried, so that the pages between stay untouched."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.pieces: list[tuple[int, int]] = []
+        super().__init__(limits)
+
+    def write(self, key: int, va: int, data: Any, tag: int, immediate: int | None) -> None:
+        self.wire.append((key, va, data, tag, immediate))
+
+    def allocate(self, size: int) -> memoryview:
+        return memoryview(mmap.mmap(-1, size))
+
+    def place(self, key: int, va: int, data: Any) -> None:
+        if key == self.lent.key:
+            super().place(key, va, bytes(data))
+            return
+        start, _ = self.regions[key]
+        self.pieces.append((va - start, len(data)))
+        super().place(key, va, bytes(data[:1]))
+        super().place(key, va + len(data) - 1, bytes(data[-1:]))
+
+
+@pytest.mark.parametrize("size", [2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 5])
+def test_a_message_beyond_32_bits_goes_in_pieces_that_fit_them(size: int) -> None:
+    """Case C51: pieces follow each other without gap or overlap, each short enough for a RETH."""
+    pair = Pair(small_limits(slot_size=1024, post_window=1 << 40), kind=SparseSide)
+    data = mmap.mmap(-1, size)
+    data[0], data[size - 1] = 1, 3
+    pair.sides[0].messages.send(memoryview(data), None, "sent")
+    pair.settle()
+    pair.sides[1].messages.want()
+    pair.settle()
+    arrived = pair.sides[1].messages.take()
+    assert arrived is not None
+    assert (arrived.size, arrived.buffer[0], arrived.buffer[size - 1]) == (size, 1, 3)
+    pieces = pair.sides[1].pieces  # type: ignore[attr-defined]
+    ends = [at + length for at, length in pieces]
+    assert [at for at, _ in pieces] == [0, *ends[:-1]]
+    assert ends[-1] == size
+    assert max(length for _, length in pieces) <= 1 << 30
+    assert pair.sides[0].ended == [("sent", 0)]
 
 
 @pytest.mark.parametrize(
