@@ -115,8 +115,11 @@ void peer_on_facts(struct peer *peer, int64_t now, uint32_t plane) {
         .is_paired = peer->planes[plane].is_present && peer->setup.addresses[plane].version != 0,
     };
 
-    if (facts.is_paired)
+    if (facts.is_paired) {
         facts.blocked = blocked(peer, plane);
+        if (plane >= peer->plane_end)
+            peer->plane_end = plane + 1;
+    }
     path_on_facts(&peer->plane[plane].path, peer->config, now, &facts);
 }
 
@@ -126,7 +129,7 @@ static uint64_t plane_rate(const struct peer *peer, uint32_t plane) {
 
     if (peer->config->rate_bps == 0)
         return rate ? rate : RATE_UNKNOWN;
-    for (uint32_t i = 0; i < MRC_PLANES; i++)
+    for (uint32_t i = 0; i < peer->plane_end; i++)
         count += peer->plane[i].path.state != MRC_PLANE_ABSENT;
     return peer->config->rate_bps / (count ? count : 1) + 1;
 }
@@ -136,7 +139,7 @@ static bool is_up(const struct peer *peer, uint32_t plane) {
 }
 
 bool peer_is_cut_off(const struct peer *peer) {
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         if (is_up(peer, i))
             return false;
     }
@@ -146,7 +149,7 @@ bool peer_is_cut_off(const struct peer *peer) {
 static uint64_t total_rate(const struct peer *peer) {
     uint64_t rate = 0;
 
-    for (uint32_t i = 0; i < MRC_PLANES; i++)
+    for (uint32_t i = 0; i < peer->plane_end; i++)
         rate += is_up(peer, i) ? plane_rate(peer, i) : 0;
     return rate;
 }
@@ -155,7 +158,7 @@ static uint64_t total_rate(const struct peer *peer) {
 static int64_t longest_way(const struct peer *peer) {
     int64_t most = 0;
 
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         if (is_up(peer, i) && peer->plane[i].path.rtt_full > most)
             most = peer->plane[i].path.rtt_full;
     }
@@ -193,7 +196,7 @@ static void start_plane(struct peer *peer, int64_t now, uint32_t plane) {
     uint64_t most = 0;
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         count += is_up(peer, i);
         if (peer->plane[i].dealt > most)
             most = peer->plane[i].dealt;
@@ -211,7 +214,7 @@ static void start_plane(struct peer *peer, int64_t now, uint32_t plane) {
 uint32_t peer_take_changes(struct peer *peer, int64_t now) {
     uint32_t changed = 0;
 
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         struct peer_plane *plane = &peer->plane[i];
 
         if (!plane->path.is_changed)
@@ -239,7 +242,7 @@ void peer_on_qp(struct peer *peer, int64_t now, uint32_t mtu) {
     if (mtu <= peer->mtu)
         return;
     peer->mtu = mtu;
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         peer_on_facts(peer, now, i);
         path_on_needed(&peer->plane[i].path, now, needed(peer, i));
     }
@@ -252,7 +255,7 @@ static bool is_equal(const struct peer *peer) {
 uint64_t peer_inflight(const struct peer *peer) {
     uint64_t sum = 0;
 
-    for (uint32_t i = 0; i < MRC_PLANES; i++)
+    for (uint32_t i = 0; i < peer->plane_end; i++)
         sum += peer->plane[i].inflight;
     return sum;
 }
@@ -262,7 +265,7 @@ uint64_t peer_window(const struct peer *peer) {
 
     if (is_equal(peer))
         return peer->has_nscc ? peer->nscc.cwnd : 0;
-    for (uint32_t i = 0; i < MRC_PLANES; i++)
+    for (uint32_t i = 0; i < peer->plane_end; i++)
         sum += is_up(peer, i) ? peer->plane[i].nscc.cwnd : 0;
     return sum;
 }
@@ -296,8 +299,8 @@ int peer_pick(struct peer *peer, uint32_t nominal, uint32_t avoid) {
     /* Among equals in turn; with nothing in flight, with the answers: one system call for both. */
     uint32_t first = peer_inflight(peer) == 0 ? peer->replies : peer->rotation++;
 
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
-        uint32_t plane = (first + i) % MRC_PLANES;
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
+        uint32_t plane = (first + i) % peer->plane_end;
         bool may = is_equal(peer) ||
                    (!peer->planes[plane].is_busy && has_room(peer, plane, nominal));
 
@@ -327,7 +330,7 @@ uint32_t peer_burst(const struct peer *peer, uint32_t plane, uint32_t packet_siz
 
     if (!may_burst(peer) || !path_can_burst(&peer->plane[plane].path))
         return 1;
-    for (uint32_t i = 0; i < MRC_PLANES; i++)
+    for (uint32_t i = 0; i < peer->plane_end; i++)
         planes += is_up(peer, i);
     most = FRAME_BYTES / packet_size;
     fair = peer_window(peer) / (2ull * (planes ? planes : 1) * packet_size);
@@ -393,12 +396,12 @@ static void feed_plane(struct peer *peer, int64_t now, uint32_t i, const struct 
 
 /* A plane is judged by what the others did meanwhile. */
 static void check_silence(struct peer *peer, int64_t now) {
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         int64_t progress = 0;
 
         if (peer->plane[i].path.doubt_since == 0)
             continue;
-        for (uint32_t k = 0; k < MRC_PLANES; k++) {
+        for (uint32_t k = 0; k < peer->plane_end; k++) {
             if (k != i && peer->plane[k].path.proven > progress)
                 progress = peer->plane[k].path.proven;
         }
@@ -433,7 +436,7 @@ void peer_on_sack(struct peer *peer, int64_t now, const struct peer_sack *sack) 
             .restore = sack->restore,
         };
 
-        for (uint32_t i = 0; i < MRC_PLANES; i++)
+        for (uint32_t i = 0; i < peer->plane_end; i++)
             peer->plane[i].is_limited = false;
         nscc_on_sack(&peer->nscc, &feed);
     }
@@ -485,7 +488,7 @@ void peer_on_spurious(struct peer *peer, int64_t now) {
 static int64_t least_rtt(const struct peer *peer) {
     int64_t least = 0;
 
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         const struct path *path = &peer->plane[i].path;
 
         if (path->state == MRC_PLANE_UP && path->rtt != 0 && (least == 0 || path->rtt < least))
@@ -498,7 +501,7 @@ int64_t peer_rtt(const struct peer *peer) {
     int64_t sum = 0;
     int64_t count = 0;
 
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         if (!is_up(peer, i))
             continue;
         sum += peer->plane[i].path.rtt;
@@ -510,7 +513,7 @@ int64_t peer_rtt(const struct peer *peer) {
 int64_t peer_answer_time(const struct peer *peer) {
     int64_t most = 0;
 
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         const struct path *path = &peer->plane[i].path;
         int64_t time = path->rtt + 4 * path->rtt_var;
 
@@ -532,7 +535,7 @@ int64_t peer_reorder_windows(const struct peer *peer, int64_t now, int64_t windo
         scale /= 2;
         quiet -= REORDER_MEMORY;
     }
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         const struct path *path = &peer->plane[i].path;
         int64_t spread = path->rtt - least + 4 * path->rtt_var;
 
@@ -555,8 +558,8 @@ static bool can_reply(const struct peer *peer, uint32_t plane, int64_t least) {
 void peer_reply_path(struct peer *peer, bool is_next, uint32_t *plane, uint32_t *ev) {
     int64_t least = least_rtt(peer);
 
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
-        uint32_t candidate = (peer->replies + is_next + i) % MRC_PLANES;
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
+        uint32_t candidate = (peer->replies + is_next + i) % peer->plane_end;
         const struct path *path = &peer->plane[candidate].path;
 
         if (!can_reply(peer, candidate, least))
@@ -571,7 +574,7 @@ void peer_reply_path(struct peer *peer, bool is_next, uint32_t *plane, uint32_t 
 /* ---- Port status ---- */
 
 void peer_on_port_status(struct peer *peer, int64_t now, uint32_t mask) {
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         if (peer->setup.addresses[i].version != 0)
             path_on_peer_says(&peer->plane[i].path, peer->config, now,
                               mask >> peer->setup.remote_planes[i] & 1);
@@ -581,7 +584,7 @@ void peer_on_port_status(struct peer *peer, int64_t now, uint32_t mask) {
 uint32_t peer_status_mask(const struct peer *peer) {
     uint32_t mask = 0;
 
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         const mrc_plane *info = &peer->planes[i].info;
 
         if (peer->planes[i].is_present && info->up && info->enabled && has_told_address(peer, i))
@@ -608,7 +611,7 @@ static void plan_probes(struct peer *peer, int64_t now, uint32_t i) {
     };
     bool is_fresh = now - plane->path.proven < REFRESH && plane->path.proven != 0;
 
-    for (uint32_t k = 0; k < MRC_PLANES; k++)
+    for (uint32_t k = 0; k < peer->plane_end; k++)
         pairs += is_up(peer, k);
     /* The refresh is the peer's, not the plane's: with many planes each is asked less often. */
     plan.interval = peer_rtt(peer) > REFRESH ? peer_rtt(peer) : REFRESH;
@@ -639,7 +642,7 @@ bool peer_on_received(struct peer *peer, int64_t now) {
     bool has_begun = now - peer->received >= RECEIVING_MEMORY;
 
     peer->received = now;
-    for (uint32_t i = 0; has_begun && i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; has_begun && i < peer->plane_end; i++) {
         struct path *path = &peer->plane[i].path;
 
         if (path->state == MRC_PLANE_UP && path->probe_at > now + REFRESH)
@@ -652,7 +655,7 @@ bool peer_on_timeout(struct peer *peer, int64_t now) {
     bool is_due = false;
 
     check_silence(peer, now);
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         if (peer->plane[i].path.probe_at <= now)
             plan_probes(peer, now, i);
         if (peer->status_at <= now && is_up(peer, i))
@@ -670,7 +673,7 @@ bool peer_on_timeout(struct peer *peer, int64_t now) {
 int64_t peer_deadline(const struct peer *peer) {
     int64_t deadline = peer->status_at;
 
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         const struct path *path = &peer->plane[i].path;
 
         if (path->probe_at < deadline)
@@ -680,7 +683,7 @@ int64_t peer_deadline(const struct peer *peer) {
 }
 
 void peer_check(struct peer *peer, int64_t now) {
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         if (peer->plane[i].path.probe_at != INT64_MAX)
             peer->plane[i].path.probe_at = now;
     }
@@ -692,7 +695,7 @@ static bool is_full(uint32_t kind) {
 }
 
 bool peer_take_probe(struct peer *peer, struct peer_probe *probe) {
-    for (uint32_t i = 0; i < MRC_PLANES; i++) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
         struct peer_plane *plane = &peer->plane[i];
         const struct path *path = &plane->path;
         uint32_t kind;

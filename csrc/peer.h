@@ -60,6 +60,7 @@ struct peer {
     mrc_peer_setup setup;
     mrc_address told[MRC_PLANES]; /* our addresses, as the set-up told them to it */
     struct peer_plane plane[MRC_PLANES];
+    uint32_t plane_end; /* none from here on was ever paired */
     struct nscc nscc; /* policy equal */
     struct prng prng;
     bool is_used;
