@@ -7,6 +7,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -31,7 +33,22 @@ def test_the_program_of_the_readme_is_twenty_lines_and_compiles() -> None:
     assert len(lines) <= 20
 
 
+def test_the_simulation_of_the_readme_prints_about_what_it_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    section = README.split("## The simulator")[1]
+    program = re.search(r"```python\n(.*?)```", section, re.S)
+    said = re.search(r"It prints about (\d+) and (\d+) us", section)
+    assert program is not None
+    assert said is not None
+    exec(program.group(1), {})
+    printed = re.findall(r"after (\d+) us", capsys.readouterr().out)
+    assert [int(each) for each in printed] == pytest.approx(
+        [int(s) for s in said.groups()], rel=0.2
+    )
+
+
 def test_every_public_name_that_the_readme_uses_exists() -> None:
     source = (ROOT / "mrc" / "__init__.py").read_text()
-    used = set(re.findall(r"\bmrc\.([A-Za-z]\w*)", README)) - {"verbs"}
+    used = set(re.findall(r"\bmrc\.([A-Za-z]\w*)", README)) - {"verbs", "sim"}
     assert {name for name in used if f'"{name}"' not in source} == set()
