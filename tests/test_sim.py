@@ -304,7 +304,7 @@ def test_the_log_names_every_packet_once_sent_and_once_at_its_end() -> None:
 
 def test_packets_with_payload_make_the_same_run_and_write_memory() -> None:
     topology = small(planes=2)
-    lossy = dataclasses.replace(topology.kinds[2], loss=0.01, data_limit=30000)
+    lossy = dataclasses.replace(topology.kinds[2], loss=0.01, data_limit=12000)
     topology = dataclasses.replace(topology, kinds=(*topology.kinds[:2], lossy))
     flows = sim.all_to_all(range(6), size=70001)
     bare = run(topology, flows)

@@ -138,6 +138,7 @@ static void turn(struct event_queue *queue) {
     int64_t width = (int64_t)1 << queue->shift;
     uint32_t bucket;
 
+    queue->turns++;
     if (queue->in_buckets == 0) {
         queue->horizon = (queue->far.events[0].time >> queue->shift << queue->shift) + width;
     } else {

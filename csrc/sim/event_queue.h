@@ -38,6 +38,7 @@ struct event_queue {
     struct event_heap far;  /* from a year after it on */
     int64_t horizon;        /* end of the bucket that was poured into `near`; a multiple of width */
     uint32_t shift;         /* a bucket is 2^shift ps wide */
+    uint64_t turns;         /* of the calendar: `near` was empty before each */
     uint32_t in_buckets;
     uint32_t buckets[EVENT_BUCKETS]; /* by time >> shift; first node plus one */
     uint64_t filled[EVENT_BUCKETS / 64];

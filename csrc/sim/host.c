@@ -15,7 +15,6 @@ enum {
     LINK_MTU = 9216,
     IPV6_AT = ENCAP_ETHERNET_SIZE,
     CLASS_SHIFT = 20, /* of the traffic class in the first word */
-    CACHE_LINE = 64,
     CONTROLS = 8, /* emptied after every packet, as */
     EVENTS = 16,
     CHUNK_PACKETS = 64,
@@ -117,18 +116,19 @@ static mrc_address address_of(uint32_t host, uint32_t plane) {
 static void tell_port(struct mrc_sim *sim, uint32_t number) {
     const struct sim_port *port = &sim->ports[number];
     uint32_t plane = number % sim->setup.planes;
-    mrc_plane info = {.address = address_of(port->node, plane),
+    uint32_t host = number / sim->setup.planes;
+    mrc_plane info = {.address = address_of(host, plane),
                       .mtu = LINK_MTU,
                       .rate_bps = sim->kinds[port->kind].rate_bps,
                       .up = port->is_up,
                       .enabled = true};
 
-    mrc_endpoint_set_plane(sim->hosts[port->node].endpoint, sim_clock(sim), plane, &info);
+    mrc_endpoint_set_plane(sim->hosts[host].endpoint, sim_clock(sim), plane, &info);
 }
 
 void sim_on_port_changed(struct mrc_sim *sim, uint32_t port) {
     tell_port(sim, port);
-    sim_service(sim, sim->ports[port].node);
+    sim_service(sim, port / sim->setup.planes);
 }
 
 int sim_add_peer(struct mrc_sim *sim, uint32_t host, uint32_t peer) {
@@ -220,7 +220,7 @@ const char *sim_make_hosts(struct mrc_sim *sim) {
         total += size;
     }
     sim->totals.host_bytes = total + sim->setup.host_count * sizeof *sim->hosts;
-    sim->endpoints = aligned_alloc(CACHE_LINE, total + CACHE_LINE - total % CACHE_LINE);
+    sim->endpoints = aligned_alloc(SIM_CACHE_LINE, total + SIM_CACHE_LINE - total % SIM_CACHE_LINE);
     if (sim->endpoints == NULL)
         return "no memory for the endpoints";
     for (uint32_t i = 0; i < sim->setup.host_count; i++) {

@@ -5,6 +5,8 @@
  * when it becomes free only if something waits there, so that a packet on an idle path costs one
  * event a hop.
  */
+#include <assert.h> /* static_assert */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +28,10 @@ enum {
 
 /* ---- Packets ---- */
 
-struct sim_packet *sim_packet(struct mrc_sim *sim, uint32_t index) {
+static_assert(offsetof(struct sim_packet, headers) <= SIM_CACHE_LINE, "a hop touches one line");
+static_assert(sizeof(struct sim_port) == SIM_CACHE_LINE, "and one more");
+
+struct sim_packet *sim_packet(const struct mrc_sim *sim, uint32_t index) {
     return &sim->slabs[index / SIM_SLAB][index % SIM_SLAB];
 }
 
@@ -42,7 +47,8 @@ static bool grow(struct mrc_sim *sim) {
         sim->slabs = slabs;
         sim->slab_room = room;
     }
-    sim->slabs[sim->slab_count] = malloc(SIM_SLAB * sizeof(struct sim_packet));
+    sim->slabs[sim->slab_count] =
+        aligned_alloc(SIM_CACHE_LINE, SIM_SLAB * sizeof(struct sim_packet));
     if (sim->slabs[sim->slab_count] == NULL)
         return false;
     sim->slab_count++;
@@ -72,6 +78,7 @@ static void give(struct mrc_sim *sim, uint32_t index) {
     struct sim_packet *packet = sim_packet(sim, index);
 
     free(packet->bytes);
+    packet->link = SIM_NONE;
     packet->next = sim->free;
     sim->free = index;
     sim->totals.packets--;
@@ -139,6 +146,8 @@ static void read_headers(const struct mrc_sim *sim, uint32_t host, const mrc_fra
     packet->class = (uint8_t)class_of(sim, class >> 2, packet->opcode);
     packet->is_capable = (class & 3) != ENCAP_ECN_NONE;
     packet->is_marked = false;
+    packet->is_dead = false;
+    packet->link = SIM_NONE;
     packet->trimmed = 0;
     packet->bytes = NULL;
 }
@@ -162,11 +171,9 @@ static uint32_t pop(struct mrc_sim *sim, struct sim_fifo *fifo) {
 }
 
 static void lose(struct mrc_sim *sim, enum mrc_sim_what why, uint32_t port, uint32_t index) {
-    struct mrc_sim_port_stats *stats = &sim->ports[port].stats;
-
     note(sim, why, port, sim_packet(sim, index));
-    stats->dropped += why == MRC_SIM_DROPPED;
-    stats->lost += why != MRC_SIM_DROPPED;
+    sim->harm[port].dropped += why == MRC_SIM_DROPPED;
+    sim->harm[port].lost += why != MRC_SIM_DROPPED;
     sim->totals.dropped += why == MRC_SIM_DROPPED;
     sim->totals.lost += why == MRC_SIM_LOST;
     sim->totals.dead += why == MRC_SIM_DEAD;
@@ -184,7 +191,7 @@ static void mark(struct mrc_sim *sim, uint32_t number, struct sim_packet *packet
     if (!queue_marks(rules, port->depth.data, prng_next(&sim->marks)))
         return;
     packet->is_marked = true;
-    port->stats.marked++;
+    sim->harm[number].marked++;
     sim->totals.marked++;
     note(sim, MRC_SIM_MARKED, number, packet);
 }
@@ -213,6 +220,31 @@ static void plan(struct mrc_sim *sim, uint32_t number) {
     sim_schedule(sim, port->free_at, SIM_PORT_FREE, number);
 }
 
+/* SIM_NONE: no way. */
+static uint32_t route(const struct sim_switch *at, const struct sim_packet *packet) {
+    const mrc_sim_switch *routes = &at->routes;
+    uint32_t below = packet->to - routes->first_host;
+    uint32_t first = routes->up_first;
+    uint32_t count = routes->up_count;
+
+    if (below < routes->host_count) {
+        first = routes->down_first + below / routes->group * routes->down_width;
+        count = routes->down_width;
+    }
+    if (count < 2)
+        return count == 1 ? first : SIM_NONE;
+    return first + (uint32_t)((uint64_t)mix(packet->flow ^ at->salt) * count >> 32);
+}
+
+/* Where a packet on the link of this port will go: known before it arrives, so that the port can be
+ * loaded in time. */
+static uint32_t onwards(const struct mrc_sim *sim, const struct sim_port *port,
+                        const struct sim_packet *packet) {
+    if (port->next < sim->setup.host_count)
+        return port->peer;
+    return route(&sim->switches[port->next - sim->setup.host_count], packet);
+}
+
 /* The port is free and something waits: puts it on the link. */
 static void start(struct mrc_sim *sim, uint32_t number) {
     struct sim_port *port = &sim->ports[number];
@@ -224,8 +256,8 @@ static void start(struct mrc_sim *sim, uint32_t number) {
     if (packet->class != QUEUE_CONTROL)
         mark(sim, number, packet);
     port->free_at = sim->now + (int64_t)(size * kind->ps_per_byte >> RATE_FRACTION);
-    port->stats.sent++;
-    port->stats.sent_bytes += packet->size;
+    port->sent++;
+    port->sent_bytes += packet->size;
     sim->totals.hops++;
     if (has_waiting(port))
         plan(sim, number);
@@ -234,7 +266,8 @@ static void start(struct mrc_sim *sim, uint32_t number) {
     } else if (kind->loss_ppm != 0 && prng_below(&sim->loss, 1000000) < kind->loss_ppm) {
         lose(sim, MRC_SIM_LOST, number, index);
     } else {
-        packet->port = port->peer;
+        packet->link = number;
+        packet->port = onwards(sim, port, packet);
         sim_schedule(sim, port->free_at + kind->delay, SIM_ARRIVAL, index);
     }
 }
@@ -248,7 +281,7 @@ static void trim(struct mrc_sim *sim, uint32_t number, struct sim_packet *packet
                               : sim->setup.config.dscp_trimmed;
     packet->size = headers;
     packet->class = QUEUE_CONTROL;
-    sim->ports[number].stats.trimmed++;
+    sim->harm[number].trimmed++;
     sim->totals.trimmed++;
     note(sim, MRC_SIM_TRIMMED, number, packet);
 }
@@ -274,8 +307,8 @@ static void enqueue(struct mrc_sim *sim, uint32_t number, uint32_t index) {
     } else {
         push(sim, &port->data, index);
         port->depth.data += packet->size;
-        if (port->depth.data > port->stats.waiting_peak)
-            port->stats.waiting_peak = port->depth.data;
+        if (port->depth.data > port->waiting_peak)
+            port->waiting_peak = port->depth.data;
     }
     if (port->is_pending)
         return;
@@ -292,44 +325,26 @@ void sim_on_port_free(struct mrc_sim *sim, uint32_t port) {
         sim_on_room(sim, port);
 }
 
-/* ---- Switches and hosts ---- */
-
-/* SIM_NONE: no way. */
-static uint32_t route(const struct sim_switch *at, const struct sim_packet *packet) {
-    const mrc_sim_switch *routes = &at->routes;
-    uint32_t below = packet->to - routes->first_host;
-    uint32_t first = routes->up_first;
-    uint32_t count = routes->up_count;
-
-    if (below < routes->host_count) {
-        first = routes->down_first + below / routes->group * routes->down_width;
-        count = routes->down_width;
-    }
-    if (count < 2)
-        return count == 1 ? first : SIM_NONE;
-    return first + (uint32_t)((uint64_t)mix(packet->flow ^ at->salt) * count >> 32);
-}
+/* ---- Events ---- */
 
 void sim_on_arrival(struct mrc_sim *sim, uint32_t index) {
     struct sim_packet *packet = sim_packet(sim, index);
+    uint32_t link = packet->link;
     uint32_t port = packet->port;
-    uint32_t node = sim->ports[port].node;
-    uint32_t next;
 
-    if (!sim->ports[port].is_up) {
-        lose(sim, MRC_SIM_DEAD, port, index);
-    } else if (node < sim->setup.host_count) {
+    packet->link = SIM_NONE;
+    if (packet->is_dead) {
+        lose(sim, MRC_SIM_DEAD, sim->ports[link].peer, index);
+    } else if (port == SIM_NONE) {
+        lose(sim, MRC_SIM_DROPPED, sim->ports[link].peer, index);
+    } else if (sim_is_host_port(sim, port)) {
         sim->totals.packets_delivered++;
         note(sim, MRC_SIM_DELIVERED, port, packet);
         sim_deliver(sim, port, packet);
         give(sim, index);
-        sim_service(sim, node);
+        sim_service(sim, port / sim->setup.planes);
     } else {
-        next = route(&sim->switches[node - sim->setup.host_count], packet);
-        if (next == SIM_NONE)
-            lose(sim, MRC_SIM_DROPPED, port, index);
-        else
-            enqueue(sim, next, index);
+        enqueue(sim, port, index);
     }
 }
 
@@ -351,6 +366,15 @@ void sim_send(struct mrc_sim *sim, uint32_t host, const mrc_frame_out *out) {
     enqueue(sim, port, index);
 }
 
+/* What is on the link of a port is lost. */
+static void kill_link(struct mrc_sim *sim, uint32_t port) {
+    for (uint32_t i = 0; i < sim->packets_made; i++) {
+        struct sim_packet *packet = sim_packet(sim, i);
+
+        packet->is_dead = packet->is_dead || packet->link == port;
+    }
+}
+
 void sim_on_fault(struct mrc_sim *sim, const mrc_sim_fault *fault) {
     uint32_t ends[2] = {fault->port, sim->ports[fault->port].peer};
 
@@ -361,10 +385,35 @@ void sim_on_fault(struct mrc_sim *sim, const mrc_sim_fault *fault) {
             .what = MRC_SIM_LINK, .subject = ends[i], .code = fault->up};
 
         port->is_up = fault->up;
+        if (!fault->up)
+            kill_link(sim, ends[i]);
         if (fault->kind != SIM_NONE)
-            port->kind = fault->kind;
+            port->kind = (uint16_t)fault->kind;
         sim_log(sim, &record);
         if (is_changed && sim_is_host_port(sim, ends[i]))
             sim_on_port_changed(sim, ends[i]);
+    }
+}
+
+/* In two rounds: what the second needs was asked for by the first. */
+void sim_prefetch(const struct mrc_sim *sim, const struct event *events, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        if (sim_event_kind(events[i]) == SIM_ARRIVAL)
+            __builtin_prefetch(sim_packet(sim, sim_event_index(events[i])), 1);
+        else if (sim_event_kind(events[i]) == SIM_PORT_FREE)
+            __builtin_prefetch(&sim->ports[sim_event_index(events[i])], 1);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (sim_event_kind(events[i]) == SIM_ARRIVAL) {
+            uint32_t port = sim_packet(sim, sim_event_index(events[i]))->port;
+
+            if (port != SIM_NONE)
+                __builtin_prefetch(&sim->ports[port], 1);
+        } else if (sim_event_kind(events[i]) == SIM_PORT_FREE) {
+            const struct sim_port *port = &sim->ports[sim_event_index(events[i])];
+
+            if (port->data.head != SIM_NONE)
+                __builtin_prefetch(sim_packet(sim, port->data.head), 1);
+        }
     }
 }

@@ -28,9 +28,9 @@ void sim_schedule(struct mrc_sim *sim, int64_t time, enum sim_event kind, uint32
 }
 
 static void handle(struct mrc_sim *sim, struct event event) {
-    uint32_t index = event.what & ((1u << SIM_INDEX_BITS) - 1);
+    uint32_t index = sim_event_index(event);
 
-    switch ((enum sim_event)(event.what >> SIM_INDEX_BITS)) {
+    switch (sim_event_kind(event)) {
     case SIM_ARRIVAL:
         sim_on_arrival(sim, index);
         break;
@@ -55,6 +55,7 @@ static bool has_ended(const struct mrc_sim *sim) {
 
 int mrc_sim_run(mrc_sim *sim, int64_t until, bool until_ended) {
     int64_t end = until > INT64_MAX - sim->setup.warm_up ? INT64_MAX : until + sim->setup.warm_up;
+    uint64_t turns = sim->events.turns;
     struct event event;
 
     while (!until_ended || !has_ended(sim)) {
@@ -63,6 +64,10 @@ int mrc_sim_run(mrc_sim *sim, int64_t until, bool until_ended) {
         if (!event_queue_peek(&sim->events, &event) || event.time > end) {
             sim->now = end > sim->now && end != INT64_MAX ? end : sim->now;
             break;
+        }
+        if (sim->events.turns != turns) {
+            turns = sim->events.turns;
+            sim_prefetch(sim, sim->events.near.events, sim->events.near.count);
         }
         event_queue_pop(&sim->events);
         sim->now = event.time;
@@ -181,7 +186,7 @@ static const char *check(const mrc_sim_setup *setup) {
 
     if (setup->host_count == 0 || setup->planes == 0 || setup->planes > MRC_PLANES ||
         setup->port_count >= most || setup->switch_count >= most || setup->flow_count >= most ||
-        setup->fault_count >= most ||
+        setup->fault_count >= most || setup->kind_count > UINT16_MAX ||
         (uint64_t)setup->host_count * setup->planes > setup->port_count)
         return "there is at least one host, with 1 to 16 planes, and fewer than 2^29 of anything";
     if (setup->warm_up < 0 || setup->warm_up > INT64_MAX / 2)
@@ -224,8 +229,8 @@ static void init_network(struct mrc_sim *sim, const mrc_sim_setup *setup) {
         sim->ports[i] = (struct sim_port){.data = {SIM_NONE, SIM_NONE},
                                           .control = {SIM_NONE, SIM_NONE},
                                           .peer = setup->ports[i].peer,
-                                          .node = setup->ports[i].node,
-                                          .kind = setup->ports[i].kind,
+                                          .next = setup->ports[setup->ports[i].peer].node,
+                                          .kind = (uint16_t)setup->ports[i].kind,
                                           .is_up = true};
     }
     for (uint32_t i = 0; i < setup->fault_count; i++) {
@@ -250,7 +255,8 @@ static bool make_pattern(struct mrc_sim *sim, const mrc_sim_setup *setup) {
 static void *table(size_t count, size_t size) { return calloc(count + 1, size); }
 
 static bool take_memory(struct mrc_sim *sim, const mrc_sim_setup *setup) {
-    sim->ports = table(setup->port_count, sizeof *sim->ports);
+    sim->ports = aligned_alloc(SIM_CACHE_LINE, (setup->port_count + 1ull) * sizeof *sim->ports);
+    sim->harm = table(setup->port_count, sizeof *sim->harm);
     sim->switches = table(setup->switch_count, sizeof *sim->switches);
     sim->kinds = table(setup->kind_count, sizeof *sim->kinds);
     sim->hosts = table(setup->host_count, sizeof *sim->hosts);
@@ -258,7 +264,7 @@ static bool take_memory(struct mrc_sim *sim, const mrc_sim_setup *setup) {
     sim->faults = table(setup->fault_count, sizeof *sim->faults);
     if (setup->log_room > 0)
         sim->log = table(setup->log_room, sizeof *sim->log);
-    return sim->ports != NULL && sim->switches != NULL && sim->kinds != NULL &&
+    return sim->ports != NULL && sim->harm != NULL && sim->switches != NULL && sim->kinds != NULL &&
            sim->hosts != NULL && sim->flows != NULL && sim->faults != NULL &&
            (setup->log_room == 0 || sim->log != NULL) &&
            (!setup->payload || make_pattern(sim, setup));
@@ -314,6 +320,7 @@ void mrc_sim_free(mrc_sim *sim) {
         free(sim->hosts[i].memory);
     event_queue_free(&sim->events);
     free(sim->ports);
+    free(sim->harm);
     free(sim->switches);
     free(sim->kinds);
     free(sim->hosts);
@@ -330,7 +337,7 @@ void mrc_sim_free(mrc_sim *sim) {
 
 void mrc_sim_get_totals(const mrc_sim *sim, mrc_sim_totals *totals) {
     *totals = sim->totals;
-    totals->fabric_bytes = sim->setup.port_count * sizeof *sim->ports +
+    totals->fabric_bytes = sim->setup.port_count * (sizeof *sim->ports + sizeof *sim->harm) +
                            sim->setup.switch_count * sizeof *sim->switches +
                            (uint64_t)sim->slab_count * SIM_SLAB * sizeof(struct sim_packet) +
                            event_queue_bytes(&sim->events);
@@ -402,8 +409,18 @@ int mrc_sim_get_evs(const mrc_sim *sim, uint32_t qp, mrc_ev_info *evs, uint32_t 
 
 void mrc_sim_get_ports(const mrc_sim *sim, mrc_sim_port_stats *stats) {
     for (uint32_t i = 0; i < sim->setup.port_count; i++) {
-        stats[i] = sim->ports[i].stats;
-        stats[i].waiting = sim->ports[i].depth.data;
+        const struct sim_port *port = &sim->ports[i];
+
+        stats[i] = (mrc_sim_port_stats){
+            .sent = port->sent,
+            .sent_bytes = port->sent_bytes,
+            .waiting = port->depth.data,
+            .waiting_peak = port->waiting_peak,
+            .marked = sim->harm[i].marked,
+            .trimmed = sim->harm[i].trimmed,
+            .dropped = sim->harm[i].dropped,
+            .lost = sim->harm[i].lost,
+        };
     }
 }
 

@@ -19,6 +19,7 @@ enum {
     SIM_FRAME = 9216 + 128,
     SIM_NONE = UINT32_MAX,
     SIM_SLAB = 1 << 12, /* packets that the pool grows by */
+    SIM_CACHE_LINE = 64,
 };
 
 #define SIM_NEVER INT64_MAX
@@ -34,10 +35,19 @@ enum sim_event {
 
 enum { SIM_INDEX_BITS = 29 };
 
-/* What the loop touches at each hop comes first. */
+static inline enum sim_event sim_event_kind(struct event event) {
+    return (enum sim_event)(event.what >> SIM_INDEX_BITS);
+}
+
+static inline uint32_t sim_event_index(struct event event) {
+    return event.what & ((1u << SIM_INDEX_BITS) - 1);
+}
+
+/* Three cache lines; the first is all that a hop touches. */
 struct sim_packet {
-    uint32_t next;   /* in a queue, or of the free ones: index */
-    uint32_t port;   /* that it arrives at */
+    _Alignas(SIM_CACHE_LINE) uint32_t next; /* in a queue, or of the free ones: index */
+    uint32_t link;   /* the port whose link it is on; SIM_NONE: it waits, or is free */
+    uint32_t port;   /* out of the next switch, or in at a host; SIM_NONE: there is no way */
     uint32_t size;   /* of the frame */
     uint32_t to;     /* host */
     uint32_t flow;   /* hash of addresses and EV */
@@ -47,6 +57,7 @@ struct sim_packet {
     uint8_t opcode;
     bool is_capable; /* of ECN */
     bool is_marked;
+    bool is_dead;    /* its link failed */
     uint8_t trimmed; /* DSCP; 0: it is whole */
     uint8_t header_size;
     uint8_t *bytes;  /* the frame, where payload travels; else NULL */
@@ -58,17 +69,28 @@ struct sim_fifo {
     uint32_t tail;
 };
 
+/* One cache line: at full size there are millions, and each hop misses one. */
 struct sim_port {
     struct sim_fifo data;
     struct sim_fifo control;
     struct queue_depth depth;
     uint32_t peer;
-    uint32_t node;
-    uint32_t kind;
+    uint32_t next; /* the node at the other end */
+    uint16_t kind;
     bool is_up;
     bool is_pending; /* SIM_PORT_FREE is scheduled */
     int64_t free_at;
-    mrc_sim_port_stats stats;
+    uint64_t sent_bytes;
+    uint32_t sent;
+    uint32_t waiting_peak;
+};
+
+/* What seldom happens to packets at a port. */
+struct sim_harm {
+    uint32_t marked;
+    uint32_t trimmed;
+    uint32_t dropped;
+    uint32_t lost;
 };
 
 struct sim_kind {
@@ -126,6 +148,7 @@ struct mrc_sim {
     uint32_t packets_made;
 
     struct sim_port *ports;
+    struct sim_harm *harm; /* of each port */
     struct sim_switch *switches;
     struct sim_kind *kinds;
     struct sim_host *hosts;
@@ -164,7 +187,10 @@ void sim_on_arrival(struct mrc_sim *sim, uint32_t packet);
 void sim_on_port_free(struct mrc_sim *sim, uint32_t port);
 void sim_on_fault(struct mrc_sim *sim, const mrc_sim_fault *fault);
 
-struct sim_packet *sim_packet(struct mrc_sim *sim, uint32_t index);
+struct sim_packet *sim_packet(const struct mrc_sim *sim, uint32_t index);
+
+/* Starts loading what these events will touch. */
+void sim_prefetch(const struct mrc_sim *sim, const struct event *events, uint32_t count);
 
 /* ---- host.c ---- */
 
