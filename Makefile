@@ -46,7 +46,7 @@ lint: .venv/stamp  ## ruff and mypy
 	$(BIN)/mypy
 
 check: lint build  ## lint, and the tests that need neither root nor time (under a minute)
-	$(PYTEST) -q -m "not rig and not slow and not bench"
+	$(PYTEST) -q -n 2 -m "not rig and not slow and not bench"
 
 test: build  ## the whole suite; as root also over real packets
 	$(PYTEST) -m "not bench"
