@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The settings of an endpoint: defaults, and what is allowed. Sources: behaviour.md, wire.md. */
+/* The settings of an endpoint: defaults, and what is allowed. Source: MRC 1.0. */
 #include "config.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
 /* Ethernet, IP and UDP headers: addresses and EV <-> bytes, and their part of the ICRC.
  *
  * Checksums of received packets are not looked at: the ICRC covers what matters, and a packet
- * read behind an offloading device carries partial ones. Source: wire.md, Encapsulation. */
+ * read behind an offloading device carries partial ones. Source: MRC 1.0, Encapsulation. */
 #include "encap.h"
 
 #include <assert.h> /* static_assert */
@@ -102,7 +102,7 @@ static void put_ipv4(const struct flow *flow, uint8_t traffic_class, size_t size
     put_be16(out + IPV4_CHECKSUM, (uint16_t)~fold_sum(sum_words(0, out, ENCAP_IPV4_SIZE)));
 }
 
-/* EV[31:16] are the low 16 bits of the flow label (wire.md, Entropy value). */
+/* EV[31:16] are the low 16 bits of the flow label (MRC 1.0, Entropy value). */
 static void put_ipv6(const uint8_t *source, const uint8_t *destination, uint32_t ev,
                      uint8_t traffic_class, uint8_t next_header, size_t size, uint8_t *out) {
     put_be32(out + IPV6_WORD, 6u << 28 | (uint32_t)traffic_class << 20 | ev >> 16);
@@ -332,7 +332,7 @@ enum encap_error encap_get(const uint8_t *data, size_t size, struct encap *encap
 
 /* ---- ICRC ---- */
 
-/* Lengths are the cut packet's own, masked fields are ones (wire.md, ICRC). */
+/* Lengths are the cut packet's own, masked fields are ones (MRC 1.0, ICRC). */
 uint32_t encap_icrc_start(const struct icrc *icrc, const uint8_t *ip, unsigned index,
                           size_t transport_size) {
     uint8_t masked[ENCAP_IPV6_SIZE + ENCAP_UDP_SIZE];

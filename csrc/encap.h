@@ -2,7 +2,7 @@
 /* Ethernet, IPv6 or IPv4, and UDP around MRC packets; the EV's place in them; ICRC over the result.
  *
  * Stateless. In SRv6 mode another IPv6 header, and an SRH (RFC 8754) if asked for, stand in front
- * of the inner one, which stays as it is. Source: wire.md, Encapsulation.
+ * of the inner one, which stays as it is. Source: MRC 1.0, Encapsulation.
  */
 #ifndef ENCAP_H
 #define ENCAP_H
@@ -85,7 +85,7 @@ enum encap_error encap_get_ip(const uint8_t *data, size_t size, struct encap *en
 
 /* CRC state after the masked IP and UDP headers and up to the BTH, for the packet that is
  * `index`-th of a frame with these headers, and has `transport_size` bytes from BTH to ICRC: as
- * if the frame had been cut into segments (wire.md, ICRC: own lengths; IPv4 id + index). `ip` is
+ * if the frame had been cut into segments (MRC 1.0, ICRC: own lengths; IPv4 id + index). `ip` is
  * encap.ip, or where encap_put wrote it. The caller goes on with icrc_bth() and icrc->update()
  * over the rest. For IPv6 the result does not depend on index. */
 uint32_t encap_icrc_start(const struct icrc *icrc, const uint8_t *ip, unsigned index,

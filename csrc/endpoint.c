@@ -9,7 +9,7 @@
 #include "psn.h"
 #include "srv6.h"
 
-#define NUMBER_REST ((int64_t)30000000000) /* behaviour.md: a number is not used again for 30 s */
+#define NUMBER_REST ((int64_t)30000000000) /* [choice] before a number is used again */
 
 /* ---- Memory ---- */
 

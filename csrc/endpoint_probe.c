@@ -3,7 +3,7 @@
  *
  * Connectionless, queue pair number 2. An answer counts only if id, time stamp and source are those
  * of a request that is out: 32 bits that a stranger would have to guess, on the right plane.
- * Source: behaviour.md, Endpoint operations.
+ * Source: MRC 1.0, Endpoint operations.
  */
 #include <assert.h>
 #include <string.h>

@@ -184,7 +184,7 @@ static bool put_nack(struct mrc_endpoint *endpoint, const struct control *contro
         .reason = control->reason,
         .entropy = control->cause.ev,
         .tx_timestamp = control->cause.timestamp,
-        .cc_type = 2, /* wire.md, NETH 16 */
+        .cc_type = 2, /* MRC 1.0, NETH 16 */
     };
 
     if (qp == NULL || qp->peer == NULL)

@@ -4,7 +4,7 @@
  * Which plane a packet takes is decided elsewhere; here the next EV of that plane is picked. Owned
  * by the requestor. Knows nothing of time, packets or congestion. EVs of one profile differ in
  * EV[15:0], so that IPv4 feedback names one; [choice] EV[15:12] is the plane.
- * Source: behaviour.md, Paths.
+ * Source: MRC 1.0, Paths.
  *
  *   GOOD --congested--> SKIP --rotation ends--> GOOD
  *   GOOD, SKIP --lost, and more than min_active are left--> ASSUMED_BAD, a BACKUP takes its place

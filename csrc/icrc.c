@@ -4,7 +4,7 @@
  * The carry-less ways keep 128-bit remainders and move each over a distance of n bits by two
  * multiplications, with x^(n+32) and x^(n-32) mod P, bit-reflected and shifted left by one.
  * Source: V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
- * Instruction", Intel 2009; wire.md, ICRC. */
+ * Instruction", Intel 2009; MRC 1.0, ICRC. */
 #include "icrc.h"
 
 #include "icrc_table.h"

@@ -2,7 +2,7 @@
 /* The invariant CRC of RoCEv2: CRC-32 (IEEE 802.3, as zlib's) and its masking rule for the BTH.
  *
  * The routine is chosen once, by what the processor can do, and kept by the caller: no global.
- * Source: wire.md, ICRC.
+ * Source: MRC 1.0, ICRC.
  */
 #ifndef ICRC_H
 #define ICRC_H
@@ -28,7 +28,7 @@ _Bool icrc_use(struct icrc *icrc, enum icrc_method method);
 /* Goes over a BTH (12 bytes) with byte 4 read as 0xFF. */
 uint32_t icrc_bth(const struct icrc *icrc, uint32_t state, const uint8_t *bth);
 
-/* Stores the finished value, least significant byte first (wire.md, ICRC). */
+/* Stores the finished value, least significant byte first (MRC 1.0, ICRC). */
 static inline void icrc_store(uint32_t state, uint8_t *out) {
     uint32_t value = ~state;
 

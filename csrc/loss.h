@@ -5,7 +5,7 @@
  * of 64 PSN-aligned records from a pool of the endpoint. Each PSN has at most one attempt
  * outstanding. Verdicts come chunk by chunk as bit masks. Knows nothing of messages, congestion or
  * EV states; of an EV only that bits 15:12 are the plane.
- * Source: behaviour.md, Requestor: loss is inferred (a)-(e).
+ * Source: MRC 1.0, Requestor: loss is inferred (a)-(e).
  */
 #ifndef LOSS_H
 #define LOSS_H

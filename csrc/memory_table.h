@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registered memory: r_key -> region, and the one range check before anything is written.
  *
- * A hash table with linear probing in memory that the caller gave. Source: behaviour.md, Responder.
+ * A hash table with linear probing in memory that the caller gave. Source: MRC 1.0, Responder.
  */
 #ifndef MEMORY_TABLE_H
 #define MEMORY_TABLE_H

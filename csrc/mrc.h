@@ -8,7 +8,7 @@
  *
  * One thread at a time may use an endpoint. Times are ns of any monotonic clock, sizes are bytes.
  * Functions that return int give 0 or more on success and a negative enum mrc_status on failure;
- * a failed call has changed nothing. Sources: wire.md, behaviour.md; [choice] marks our own.
+ * a failed call has changed nothing. Source: MRC 1.0; [choice] marks our own.
  */
 #ifndef MRC_H
 #define MRC_H
@@ -20,7 +20,7 @@
 /* cffi: begin */
 enum {
     MRC_PLANES = 16,       /* EV[15:12] names the plane */
-    MRC_BURST = 15,        /* most packets of one frame (design.md, Bursts) */
+    MRC_BURST = 15,        /* most packets of one frame [choice] */
     MRC_FRAME_SLICES = 32, /* headers, then payload and trailer of each packet */
     MRC_FRAME_SCRATCH = 1024,
     MRC_SRV6_USIDS = 6, /* most uSIDs of one address (RFC 9800, 32-bit block) */
@@ -53,7 +53,7 @@ typedef struct mrc_address {
 
 enum mrc_policy {
     MRC_POLICY_ADAPTIVE = 0, /* packets go where they drain [choice] */
-    MRC_POLICY_EQUAL = 1,    /* every live plane carries the same (behaviour.md, Paths) */
+    MRC_POLICY_EQUAL = 1,    /* every live plane carries the same (MRC 1.0, Paths) */
 };
 
 /* Every setting of an endpoint. mrc_config_default() fills in the documented defaults. */
@@ -75,7 +75,7 @@ typedef struct mrc_config {
     uint8_t qp_prefix;    /* upper 8 bits of all our queue pair numbers */
     uint16_t udp_port;    /* destination port of every packet; 4791 */
 
-    /* Traffic classes (wire.md). */
+    /* Traffic classes (MRC 1.0). */
     uint8_t dscp_control;
     uint8_t dscp_trimmed;
     uint8_t dscp_trimmed_lasthop;
@@ -84,7 +84,7 @@ typedef struct mrc_config {
     uint8_t dscp_no_trim;
     bool trimming; /* the fabric trims: data is sent trimmable */
 
-    /* Paths (behaviour.md, Paths). */
+    /* Paths (MRC 1.0, Paths). */
     uint32_t ev_count;         /* EVs of a queue pair over all planes; 1..256, at least 1 a plane */
     uint32_t ev_backup;        /* spare EVs a plane */
     uint32_t ev_min_active;    /* EVs of a live plane that stay in use whatever happens */
@@ -94,7 +94,7 @@ typedef struct mrc_config {
     int64_t probe_max;         /* ns, cap of the probe back-off when idle */
     uint8_t policy;            /* enum mrc_policy */
 
-    /* Requestor (behaviour.md, Requestor). */
+    /* Requestor (MRC 1.0, Requestor). */
     int64_t ack_timeout;  /* ns; 0: from the measured RTT with a floor of 5 ms */
     uint32_t linear_cnt;  /* tries at the fixed timeout; at most 7 */
     uint32_t exp_cnt;     /* tries with exponential back-off; 25 means for ever */
@@ -106,7 +106,7 @@ typedef struct mrc_config {
     uint32_t sack_threshold; /* bytes since the last SACK that call for one; 16 KiB */
     int64_t sack_delay;      /* ns; the delayed-SACK timer */
 
-    /* Congestion control (behaviour.md, NSCC). */
+    /* Congestion control (Ultra Ethernet 1.0, NSCC). */
     uint64_t rate_bps;          /* 0: the sum of the planes' rates */
     int64_t base_rtt_floor;     /* ns [choice]; 500 us in the engine, 0 in the simulator */
     int64_t target_delay_floor; /* ns [choice]; 1 ms in the engine, 0 in the simulator */
@@ -139,7 +139,7 @@ typedef struct mrc_plane {
     bool enabled;      /* false: the application took it out */
 } mrc_plane;
 
-/* Adds or changes a plane. Link, address and MTU changes act at once (behaviour.md, Paths). */
+/* Adds or changes a plane. Link, address and MTU changes act at once (MRC 1.0, Paths). */
 int mrc_endpoint_set_plane(mrc_endpoint *endpoint, int64_t now, uint32_t plane,
                            const mrc_plane *info);
 
@@ -346,12 +346,12 @@ typedef struct mrc_ev_info {
 /* Lists the EVs of a queue pair; returns how many there are, writes at most `room`. */
 int mrc_qp_evs(const mrc_endpoint *endpoint, uint32_t qp, mrc_ev_info *evs, uint32_t room);
 
-/* The operator takes an EV out for good, or gives it back (behaviour.md: DENIED). */
+/* The operator takes an EV out for good, or gives it back (MRC 1.0: DENIED). */
 int mrc_qp_deny(mrc_endpoint *endpoint, int64_t now, uint32_t qp, uint32_t ev, bool deny);
 
 /* ---- Endpoint operations ---- */
 
-/* An EV probe (wire.md, ERTH) to any address: ends in one MRC_EVENT_PROBE, with the RTT, or with
+/* An EV probe (MRC 1.0, ERTH) to any address: ends in one MRC_EVENT_PROBE, with the RTT, or with
  * MRC_ERROR_PEER_SILENT after `timeout`. */
 typedef struct mrc_probe {
     uint32_t plane;

@@ -6,7 +6,7 @@
  * Data goes through rings: mrc_engine_submit() and mrc_engine_poll() never wait for the thread.
  * All other calls wait until the thread has finished its batch (well under a millisecond), do
  * their work, and return its result; they may be used by any thread. Submit and poll may each be
- * used by one thread at a time. Statuses are enum mrc_status, as the core's. Sources: design.md.
+ * used by one thread at a time. Statuses are enum mrc_status, as the core's.
  */
 #ifndef MRC_ENGINE_H
 #define MRC_ENGINE_H

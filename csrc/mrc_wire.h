@@ -2,7 +2,7 @@
 /* Whole packets for tools and tests: from the IP header to the ICRC <-> one flat struct.
  *
  * Stateless, and not on the engine's way: it speaks encap.h, wire.h and icrc.h one after another.
- * Source: wire.md.
+ * Source: MRC 1.0.
  */
 #ifndef MRC_WIRE_H
 #define MRC_WIRE_H

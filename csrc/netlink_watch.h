@@ -3,7 +3,7 @@
  *
  * Keeps two tables up to date: planes (an interface by name: index, state, MTU, addresses) and hops
  * (a next hop's link address). Whoever reads them compares with what it last saw.
- * Source: design.md.
+ * Source: rtnetlink(7).
  */
 #ifndef NETLINK_WATCH_H
 #define NETLINK_WATCH_H

@@ -4,7 +4,7 @@
  * Knows bytes and time; nothing of packets, paths or queue pairs. The owner counts `inflight`
  * itself and gives it with each event. Integers only; gains are fixed-point with 10 bits of
  * fraction.
- * Source: behaviour.md, Congestion control: NSCC.
+ * Source: Ultra Ethernet 1.0, NSCC, as MRC 1.0 uses it.
  */
 #ifndef NSCC_H
 #define NSCC_H

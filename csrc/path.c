@@ -4,14 +4,14 @@
 #include <string.h>
 
 enum {
-    SILENT_PACKETS = 3,  /* behaviour.md: with at least 3 packets lost */
+    SILENT_PACKETS = 3,  /* [choice] a plane with fewer losses is not silent */
     FULL_TRIES = 3,      /* full-size probes before the MTU is blamed [choice] */
     BURST_TRIES_FAST = 3 /* bursts asked for at the fast pace [choice] */
 };
 
 #define MS ((int64_t)1000000)
-#define SILENCE_FLOOR (5 * MS)      /* behaviour.md: max(2 RTT, 5 ms) */
-#define FLAP_MEMORY (60000 * MS)    /* behaviour.md: each flap within 60 s */
+#define SILENCE_FLOOR (5 * MS)      /* [choice] least silence of a plane; else 2 RTT */
+#define FLAP_MEMORY (60000 * MS)    /* [choice] a flap counts for so long */
 #define FIRST_PROBES (5 * MS)       /* pace of the very first probes [choice] */
 #define CONFIRM (20 * MS)           /* wait before an unanswered probe is repeated [choice] */
 #define FIRST_PATIENCE (1000 * MS)  /* probing without an answer is silence after that [choice] */

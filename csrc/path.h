@@ -2,7 +2,7 @@
 /* One plane towards one peer: whether it carries data, how long it takes, and when to probe it.
  *
  * Part of a peer (peer.h). Is told of answers, losses and outside facts; knows nothing of queue
- * pairs or packets. Source: behaviour.md, Paths ("A plane is out", "A plane is back").
+ * pairs or packets. Source: MRC 1.0, Paths ("A plane is out", "A plane is back").
  *
  *   PROBING --full-size probe answered (and, after an outage, enough of them over time)--> UP
  *   PROBING --nothing comes back for a second--> OUT

@@ -7,7 +7,7 @@
 #define MS ((int64_t)1000000)
 #define WORK_MEMORY (1000 * MS)       /* a peer counts as busy that long after it worked [choice] */
 #define RECEIVING_MEMORY (100 * MS)   /* and as sending to us that long [choice] */
-#define REFRESH (10 * MS)             /* behaviour.md, Reverse EV set: max(RTT, 10 ms) a peer */
+#define REFRESH (10 * MS)             /* [choice] of the reverse EV set; else an RTT */
 #define IDLE_REFRESH (1000 * MS)      /* the same: when idle */
 #define REORDER_FLOOR (MS / 10)       /* least reorder window [choice] */
 #define REORDER_MEMORY (1000 * MS)    /* the window's scale halves after that long without cause */
@@ -18,7 +18,7 @@
 enum {
     REORDER_SCALE_MAX = 4,
     REPLY_FACTOR = 4, /* [choice] */
-    FRAME_BYTES = 65000, /* design.md, Bursts */
+    FRAME_BYTES = 65000, /* [choice] most of a burst: an IP length has 16 bits */
     HEADERS = 40 + 8 + 12 + 4 + 16 + 4 + 4, /* IPv6 UDP BTH METH RETH ImmDt ICRC */
     TSETH = 4,
     IPV4_LESS = 20,

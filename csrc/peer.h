@@ -3,8 +3,8 @@
  *
  * Shared by all queue pairs to that peer and owned by the endpoint. Knows nothing of PSNs or
  * messages.
- * Sources: behaviour.md, Paths and NSCC; [choice] policy `adaptive` gives each plane an NSCC of
- * its own, `equal` has one for the peer.
+ * Sources: MRC 1.0, Paths; Ultra Ethernet 1.0, NSCC. [choice] policy `adaptive` gives each plane an
+ * NSCC of its own, `equal` has one for the peer.
  */
 #ifndef PEER_H
 #define PEER_H
@@ -110,7 +110,7 @@ uint32_t peer_packet_size(const struct peer *peer, uint32_t plane, uint32_t mtu)
  * number, PEER_NO_ROOM or PEER_NO_PLANE. A packet of 0 bytes (a probe) needs no room. */
 int peer_pick(struct peer *peer, uint32_t nominal, uint32_t avoid);
 
-/* Most packets that one frame on this plane may carry now (design.md, Bursts), 1..MRC_BURST. */
+/* Most packets that one frame on this plane may carry now, 1..MRC_BURST. */
 uint32_t peer_burst(const struct peer *peer, uint32_t plane, uint32_t packet_size);
 
 /* Whether no plane is up. */

@@ -251,7 +251,7 @@ static uint32_t ones_sum(const uint8_t *data, uint32_t size) {
     return sum;
 }
 
-/* Headers of packet `index` as the kernel would have written it (wire.md, ICRC). */
+/* Headers of packet `index` as the kernel would have written it (MRC 1.0, ICRC). */
 static void cut_headers(const mrc_frame_out *frame, uint32_t index, uint32_t transport,
                         uint8_t *headers) {
     uint8_t *ip = headers + OFFSET_IP;

@@ -3,7 +3,7 @@
  *
  * Frames carry a virtio-net header, so that a frame of several packets passes as one and is cut by
  * the kernel, the device, or our peer. Knows nothing of the core but its frames.
- * Source: design.md, Why AF_PACKET with a virtio-net header.
+ * Source: packet(7), virtio 1.2 (5.1.6).
  */
 #ifndef PLANE_SOCKET_H
 #define PLANE_SOCKET_H

@@ -2,7 +2,7 @@
 /* Packet sequence numbers: 24 bits, compared as serial numbers.
  *
  * PSNs live in a uint32_t and are touched through these four functions only.
- * a is after b when 0 < (a - b) mod 2^24 < 2^23 (behaviour.md, Queue pair; the rule is RFC 1982's).
+ * a is after b when 0 < (a - b) mod 2^24 < 2^23 (MRC 1.0, Queue pair; the rule is RFC 1982's).
  */
 #ifndef PSN_H
 #define PSN_H

@@ -2,7 +2,7 @@
 /* Which PSNs a queue pair has received: a ring of bits behind one cumulative number.
  *
  * Owned by the responder. Knows nothing of packets, messages or time.
- * Source: behaviour.md, Responder.
+ * Source: MRC 1.0, Responder.
  */
 #ifndef PSN_WINDOW_H
 #define PSN_WINDOW_H

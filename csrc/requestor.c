@@ -7,14 +7,14 @@
 #include "psn.h"
 
 #define MS ((int64_t)1000000)
-#define ACK_TIMEOUT_FLOOR (5 * MS)   /* behaviour.md: engine defaults */
+#define ACK_TIMEOUT_FLOOR (5 * MS)   /* [choice] least timeout */
 #define BACKOFF_MAX (1000 * MS)      /* longest wait between tries [choice] */
 #define PROBE_MARGIN (MS / 5)        /* what an answer may take at the peer: twice its SACK timer */
-#define MAX_PACKET_AGE (1000 * MS)   /* behaviour.md, Queue pair */
+#define MAX_PACKET_AGE (1000 * MS)   /* MRC 1.0, Queue pair */
 #define SUSPECT_INTERVAL (20 * MS)   /* between probes of suspect EVs of a queue pair [choice] */
 
 enum {
-    AGE_PSNS = 1 << 22, /* behaviour.md, Queue pair */
+    AGE_PSNS = 1 << 22, /* MRC 1.0, Queue pair */
     FOR_EVER = 25,      /* exp_cnt that means no end */
     WINDOW_UNIT = 128,
     MPR_MAX = 32,

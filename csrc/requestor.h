@@ -2,7 +2,7 @@
 /* The sending half of a queue pair: writes -> packets, acknowledgements -> completions.
  *
  * Asks peer.h "is there room, on which plane?", ev_profile.h "which path?", tells loss.h "sent" and
- * passes its verdicts on. Speaks struct packet, never bytes. Source: behaviour.md, Requestor.
+ * passes its verdicts on. Speaks struct packet, never bytes. Source: MRC 1.0, Requestor.
  */
 #ifndef REQUESTOR_H
 #define REQUESTOR_H

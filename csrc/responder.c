@@ -8,7 +8,7 @@
 
 enum {
     WINDOW_UNIT = 128,
-    SACK_LEAST = 1024, /* behaviour.md, Responder: each packet counts at least 1 KiB */
+    SACK_LEAST = 1024, /* MRC 1.0, Responder: each packet counts at least 1 KiB */
     RCVD_UNIT = 256,
 };
 

@@ -3,7 +3,7 @@
  *
  * Places each packet where it says, on arrival, and executes messages in order. Speaks struct
  * packet, never bytes; which path an answer takes is the endpoint's matter.
- * Source: behaviour.md, Responder.
+ * Source: MRC 1.0, Responder.
  */
 #ifndef RESPONDER_H
 #define RESPONDER_H

@@ -2,7 +2,7 @@
 /* Second chances for single EVs: which ASSUMED_BAD ones are being probed, and which have earned it.
  *
  * A few at a time, round-robin; an EV is revived after config.probes_to_revive answers that came
- * over config.revive_spread. Source: behaviour.md, Paths: ASSUMED_BAD.
+ * over config.revive_spread. Source: MRC 1.0, Paths: ASSUMED_BAD.
  */
 #ifndef SUSPECTS_H
 #define SUSPECTS_H

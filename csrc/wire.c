@@ -2,7 +2,7 @@
 /* MRC headers: bytes <-> struct packet, driven by one table of opcodes.
  *
  * Lengths are checked once, in wire_get, against the size that the table gives; the functions of
- * the single headers then trust them. Source: wire.md, BTH and Extension headers. */
+ * the single headers then trust them. Source: MRC 1.0, BTH and Extension headers. */
 #include "wire.h"
 
 #include <assert.h> /* static_assert */

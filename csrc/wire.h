@@ -2,7 +2,7 @@
 /* MRC transport packets: bytes <-> struct packet, from the BTH up to, not including, pad and ICRC.
  *
  * Stateless. Knows nothing of addresses (encap.h), queue pairs or time. Syntax only: whether a
- * PSN, key or length makes sense is for the state machines. Source: wire.md.
+ * PSN, key or length makes sense is for the state machines. Source: MRC 1.0.
  */
 #ifndef WIRE_H
 #define WIRE_H
@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* wire.md, BTH: opcodes. */
+/* MRC 1.0, BTH: opcodes. */
 enum wire_opcode {
     WIRE_WRITE_FIRST = 0xC6,
     WIRE_WRITE_MIDDLE = 0xC7,
@@ -29,7 +29,7 @@ enum wire_opcode {
 
 enum { WIRE_QP_ENDPOINT = 2 }; /* destination QP of Endpoint Request and Response */
 
-/* wire.md, AETH. */
+/* MRC 1.0, AETH. */
 enum wire_syndrome {
     WIRE_SYNDROME_ACK = 0x1F,
     WIRE_SYNDROME_INVALID_REQUEST = 0x61,
@@ -37,7 +37,7 @@ enum wire_syndrome {
     WIRE_SYNDROME_REMOTE_OPERATION = 0x63,
 };
 
-/* wire.md, NETH. */
+/* MRC 1.0, NETH. */
 enum wire_nack_reason {
     WIRE_NACK_TRIMMED = 0x01,
     WIRE_NACK_TRIMMED_LASTHOP = 0x02,
@@ -48,10 +48,10 @@ enum wire_nack_reason {
     WIRE_NACK_UNEXP_EVENT = 0x19,
 };
 
-/* wire.md, SETH `m`. */
+/* MRC 1.0, SETH `m`. */
 enum wire_sack_mark { WIRE_MARK_NONE = 0, WIRE_MARK_SKIP_ONCE = 1, WIRE_MARK_ALWAYS_SKIP = 2 };
 
-/* wire.md, ERTH and EETH `op`. */
+/* MRC 1.0, ERTH and EETH `op`. */
 enum wire_endpoint_op { WIRE_OP_PORT_STATUS = 0, WIRE_OP_EV_PROBE = 1 };
 
 /* Sizes of headers, bytes. */
@@ -63,7 +63,7 @@ enum {
 };
 
 /* One transport packet in host byte order. Only the members that the opcode carries are read by
- * wire_put or set by wire_get; the names are wire.md's. */
+ * wire_put or set by wire_get; the names are MRC 1.0's. */
 struct packet {
     uint8_t opcode;
     bool solicited;   /* BTH SE */
@@ -147,7 +147,7 @@ static inline bool wire_ends_message(uint8_t opcode) {
 /* Bytes of all headers that wire_put writes for this opcode and TS bit; 0 for an unknown one. */
 size_t wire_headers_size(uint8_t opcode, bool ts);
 
-/* Zero bytes behind a payload of that size: 0-3 (wire.md, pad). */
+/* Zero bytes behind a payload of that size: 0-3 (MRC 1.0, pad). */
 static inline uint32_t wire_pad(uint32_t payload_size) { return (0u - payload_size) & 3u; }
 
 /* Writes BTH and extension headers (not payload, pad or ICRC) to `headers`, which must have room

@@ -45,7 +45,7 @@ def frame(
     rtx: bool = False,
     hop_limit: int = 64,
 ) -> bytes:
-    """A write of `size` bytes of payload from A, as wire.md lays it out."""
+    """A write of `size` bytes of payload from A, as MRC 1.0 lays it out."""
     bth = struct.pack(">BBHII", WRITE, 0, 0xFFFF, 0x77, (0x20 if rtx else 0) << 24 | psn)
     transport = bth + bytes(20) + bytes(psn % 251 for _ in range(size)) + b"icrc"
     udp = struct.pack(">HHHH", ev & 0xFFFF, 4791, 8 + len(transport), 0) + transport

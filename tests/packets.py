@@ -41,7 +41,7 @@ def bth_at(packet: bytes) -> int:
 
 
 def masked_bits(packet: bytes) -> bytes:
-    """Ones where the ICRC reads ones whatever the packet says (wire.md, ICRC)."""
+    """Ones where the ICRC reads ones whatever the packet says (MRC 1.0, ICRC)."""
     mask = bytearray(len(packet))
     bth = bth_at(packet)
     if packet[0] >> 4 == 4:

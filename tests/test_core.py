@@ -2,7 +2,7 @@
 """What an endpoint of the core does, one behaviour each, over a network in virtual time.
 
 Every test also proves that nothing that must always hold was broken (`native/vnet_check.c`).
-Cases are those of behaviour.md unless another source is named.
+Cases are those of MRC 1.0 unless another source is named.
 """
 
 from __future__ import annotations
@@ -513,7 +513,7 @@ def test_an_ev_probe_that_nobody_answers_ends_by_its_timeout() -> None:
 
 
 def test_a_denied_ev_carries_nothing_until_it_is_given_back() -> None:
-    """The network fails the test when a denied EV carries data (asks.md A)."""
+    """The network fails the test when a denied EV carries data."""
     net = Net(1, planes=[Link()] * 2, config={"ev_count": 16, "ev_backup": 0})
     connection = net.connect()
     net.settle()

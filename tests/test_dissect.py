@@ -50,7 +50,7 @@ def dissected(packet: bytes) -> Packet:
 
 
 def layers_of(vector: dict[str, Any]) -> list[type[Packet]]:
-    """The headers that wire.md names for this packet's opcode."""
+    """The headers that MRC 1.0 names for this packet's opcode."""
     name, fields = vector["name"], vector["fields"]
     if name in LAYERS:
         return [dissect.BTH, *LAYERS[name]]

@@ -148,7 +148,7 @@ def test_a_packet_from_a_strange_address_is_dropped_without_an_answer(opcode: in
 
 
 def nack_like(sack: Kept) -> Kept:
-    """A NACK with a SACK's addresses: its headers, the rest cut off (wire.md, NETH)."""
+    """A NACK with a SACK's addresses: its headers, the rest cut off (MRC 1.0, NETH)."""
     packet = sack.data[ETHERNET:]
     at = bth_at(packet)
     body = bytearray(packet[: at + 12] + bytes(20) + bytes(4))
@@ -167,7 +167,7 @@ def test_an_answer_with_the_wrong_id_or_time_stamp_is_nobodys() -> None:
     frame = next(f for f in net.kept() if f.host == 0 and f.data[bth(f)] == RESPONSE)
     packet = frame.data[ETHERNET:]
     stale = net.counters(0).drop_stale
-    for at in (11, 12 + 28, 12 + 29):  # PSN; tx_timestamp (wire.md, BTH and EETH)
+    for at in (11, 12 + 28, 12 + 29):  # PSN; tx_timestamp (MRC 1.0, BTH and EETH)
         forged = with_icrc(change(packet, bth_at(packet) + at, packet[bth_at(packet) + at] ^ 1))
         net.inject(replace(frame, data=frame.data[:ETHERNET] + forged))
     net.inject(frame)  # it was answered already

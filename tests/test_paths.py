@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Planes that die, come back, lie, or are unlike each other, in virtual time.
 
-Cases (A1, ...) and rules of behaviour.md, "Paths". The network itself proves in each of these tests
+Cases (A1, ...) and rules of MRC 1.0, "Paths". The network itself proves in each of these tests
 that no data goes to a plane that is out, and that there is progress while any path works.
 """
 
@@ -343,7 +343,7 @@ def test_planes_that_take_turns_in_dying_lose_duplicate_and_reorder_nothing(poli
 
 
 def test_an_outage_after_an_outage_is_trusted_later() -> None:
-    """behaviour.md: the wait doubles with each flap within 60 s, up to probe_max."""
+    """The wait doubles with each flap within 60 s, up to probe_max."""
     net, connection = joined([FAST] * 2)
     waits = []
     for _ in range(8):
@@ -617,7 +617,7 @@ def test_a_port_whose_mtu_is_too_small_is_out_at_once() -> None:
 
 
 def test_bursts_begin_on_a_plane_only_after_a_burst_of_probes_was_answered() -> None:
-    """design.md, Bursts: the two probes of a burst share a frame and an id."""
+    """The two probes of a burst share a frame and an id."""
     net = Net(1, planes=[FAST, Link(rate_bps=10**9, queue_bytes=200_000, delay=20 * MS)])
     connection = net.connect(mtu=4096)
     stream(net, connection, 150 * MS)

@@ -302,3 +302,15 @@ def test_the_top_level_holds_these_files_and_no_other() -> None:
         "tools",
     }
     assert {each for each in tracked if not each.startswith(".")} == expected
+
+
+def test_every_document_that_a_file_names_is_in_the_tree() -> None:
+    """A reader can open what a comment or docstring sends them to."""
+    documents = {path.name for path in [*sources(".md"), *ROOT.glob("*.md")]}
+    strangers = [
+        f"{name(path)}: {document}"
+        for path in sources(".c", ".h", ".py", ".md", ".toml")
+        for document in re.findall(r"[\w-]+\.md\b", path.read_text())
+        if document not in documents
+    ]
+    assert strangers == []

@@ -52,7 +52,7 @@ TRIMMED_LASTHOP = 16
 every_vector = pytest.mark.parametrize("vector", VECTORS, ids=IDS)
 
 
-# wire.md's widths in bits, written down once more; negative: two's complement.
+# The specification's widths in bits, written down once more; negative: two's complement.
 BTH = {"se": 1, "dest_qp": 24, "ack_request": 1, "rtx": 1, "psn": 24}
 TSETH = {"tx_timestamp": 16, "tsr": 1, "ftype": 4}
 WRITE = {"rqmsn": 16, "msn": 16, "va": 64, "r_key": 32, "dma_length": 32}
@@ -303,7 +303,7 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 # ---- Reserved bits and values that MRC does not have
 
 
-# Bytes from the BTH on, and their reserved bits (wire.md).
+# Bytes from the BTH on, and their reserved bits (MRC 1.0).
 RESERVED: dict[str, dict[int, int]] = {
     "endpoint_request": {13: 0x7C, 14: 0xFF, **dict.fromkeys(range(20, 24), 0xFF), 26: 0x7F},
     "endpoint_response": {

@@ -3,8 +3,8 @@
  *
  * Sans-IO: no system call, clock, global, or allocation after fabric_init. Time is ns, passed in;
  * frames are lent and polled; a process on real packets and a simulator drive the same rules.
- * Static tables only: a switch never routes around anything. Source: wire.md (SRv6 mode, traffic
- * classes), behaviour.md (What a switch does).
+ * Static tables only: a switch never routes around anything. Source: MRC 1.0
+ * (SRv6 mode, traffic classes, what a switch does).
  *
  *     take, fill, enter ->  host port == link == switch port ... host port  -> poll, give
  *

@@ -27,7 +27,7 @@ void frame_destination(const struct fabric_packet *packet, uint8_t address[16]);
  * False: nothing is left at all. */
 bool frame_shift(struct fabric_packet *packet, uint8_t block_size);
 
-/* Cuts a write to its headers (wire.md, trimmed packet) and sets the DSCP. False: it is no write
+/* Cuts a write to its headers (MRC 1.0, trimmed packet) and sets the DSCP. False: it is no write
  * or has nothing to cut, and is unchanged. */
 bool frame_trim(struct fabric_packet *packet, uint8_t dscp);
 

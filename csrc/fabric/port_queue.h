@@ -2,7 +2,7 @@
 /* The rules of a switch port: who gets in, who is cut, who is marked, who is next.
  *
  * Knows neither bytes nor time: the owner keeps two first-in first-out queues, control and data,
- * and asks. Source: behaviour.md, What a switch does.
+ * and asks. Source: MRC 1.0, What a switch does.
  */
 #ifndef FABRIC_PORT_QUEUE_H
 #define FABRIC_PORT_QUEUE_H

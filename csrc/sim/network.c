@@ -180,7 +180,7 @@ static void lose(struct mrc_sim *sim, enum mrc_sim_what why, uint32_t port, uint
     give(sim, index);
 }
 
-/* A port to a host does not mark: trimming speaks there (wire.md, Traffic classes). */
+/* A port to a host does not mark: trimming speaks there (MRC 1.0, Traffic classes). */
 static void mark(struct mrc_sim *sim, uint32_t number, struct sim_packet *packet) {
     struct sim_port *port = &sim->ports[number];
     const struct queue_rules *rules = &sim->kinds[port->kind].rules;

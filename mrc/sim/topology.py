@@ -274,7 +274,7 @@ def _kinds(
     """A host's port, a switch's to a host, and those between switches.
 
     Queues hold one bandwidth-delay product with trimming, five without, and mark from a fifth to
-    four fifths of one on (behaviour.md, What a switch does; UET's NSCC defaults). A host's own
+    four fifths of one on (Ultra Ethernet 1.0, defaults of NSCC). A host's own
     port has no limit: the endpoint gives it one packet at a time.
     """
     between = rate if fabric_rate is None else fabric_rate

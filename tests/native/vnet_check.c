@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold after every step, as issue and behaviour.md have it. See vnet.h.
+/* What must hold after every step, whatever the network does. See vnet.h.
  *
  * Nothing here asks the core what it thinks when the network can know: PSNs, windows, attempts and
  * immediates are counted from the packets themselves, data is compared with its source. */

@@ -352,7 +352,7 @@ def test_a_burst_cut_by_us_is_what_the_kernel_makes_of_it(
 def test_packets_of_a_frame_that_the_kernel_refuses_leave_one_by_one(
     ends: Ends, stack: ExitStack
 ) -> None:
-    """No burst in an outer IPv6 header: the kernel cannot cut it (design.md, Bursts)."""
+    """No burst in an outer IPv6 header: the kernel cannot cut it."""
     sender, receiver = Plane(ends.a, stack), Plane(ends.b, stack)
     header = ethernet(wrapped_in_ipv6(ends, udp(b"".join(PACKETS))))[: 14 + 40 + 40 + 8]
     plain = burst(sender, ends, [transport(64)])
