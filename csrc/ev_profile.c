@@ -55,13 +55,13 @@ void ev_profile_init(struct ev_profile *profile, const struct ev_profile_setup *
 
     memset(profile, 0, sizeof *profile);
     prng_init(&profile->prng, setup->seed, 1);
-    profile->min_active = setup->min_active;
     for (uint32_t i = 0; i < EV_PLANES; i++)
         planes += setup->plane_mask >> i & 1;
     if (planes == 0)
         return;
     count = least(setup->count, EV_ACTIVE_MAX) / planes;
     count = least(count ? count : 1, setup->ways);
+    profile->min_active = least(setup->min_active, (count + 1) / 2);
     backup = least(least(setup->backup, EV_BACKUP_MAX / planes), setup->ways - count);
     for (uint32_t i = 0; i < EV_PLANES; i++) {
         struct ev_set *set = &profile->sets[i];

@@ -53,6 +53,8 @@ struct ev_profile_setup {
     uint32_t ways;       /* EV[11:0] is below this, 1..4096: a plane has no more EVs */
     uint32_t count;      /* 1..256; equal numbers a plane, rounded down, at least 1 */
     uint32_t backup;     /* more a plane; at most EV_BACKUP_MAX in all */
+    /* EVs of a plane that stay in use whatever is lost; at most half of them [choice]: where there
+     * are few, each is another path and a dead one must not keep its share. */
     uint32_t min_active;
 };
 

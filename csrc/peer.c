@@ -323,6 +323,14 @@ int peer_pick(struct peer *peer, uint32_t nominal, uint32_t avoid) {
     return best;
 }
 
+bool peer_has_another(const struct peer *peer, uint32_t plane) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
+        if (i != plane && is_up(peer, i))
+            return true;
+    }
+    return false;
+}
+
 uint32_t peer_burst(const struct peer *peer, uint32_t plane, uint32_t packet_size) {
     uint32_t planes = 0;
     uint64_t most;

@@ -110,6 +110,9 @@ uint32_t peer_packet_size(const struct peer *peer, uint32_t plane, uint32_t mtu)
  * number, PEER_NO_ROOM or PEER_NO_PLANE. A packet of 0 bytes (a probe) needs no room. */
 int peer_pick(struct peer *peer, uint32_t nominal, uint32_t avoid);
 
+/* Whether any other plane is up. */
+bool peer_has_another(const struct peer *peer, uint32_t plane);
+
 /* Most packets that one frame on this plane may carry now, 1..MRC_BURST. */
 uint32_t peer_burst(const struct peer *peer, uint32_t plane, uint32_t packet_size);
 

@@ -264,8 +264,12 @@ static enum requestor_state choose(struct requestor *requestor, uint32_t nominal
     if (plane == PEER_NO_ROOM)
         return REQUESTOR_BLOCKED;
     burst->plane = (uint32_t)plane;
-    return ev_profile_pick(&requestor->evs, burst->plane, avoid, &burst->ev) ? REQUESTOR_SENT
-                                                                             : REQUESTOR_WAITING;
+    if (!ev_profile_pick(&requestor->evs, burst->plane, avoid, &burst->ev))
+        return REQUESTOR_WAITING;
+    /* The last EV of a plane is not tried twice in a row while there is another plane. */
+    if (burst->ev == avoid && nominal > 0 && peer_has_another(requestor->peer, burst->plane))
+        return REQUESTOR_BLOCKED;
+    return REQUESTOR_SENT;
 }
 
 static enum requestor_state send_probe(struct requestor *requestor, int64_t now,

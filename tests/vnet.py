@@ -39,6 +39,7 @@ RETRY_EXCEEDED, PEER_SILENT, PEER_RESTARTED = -20, -21, -22
 LINK, PEER, SILENT, MTU, ADDRESS, DISABLED = range(1, 7)
 WRITES = (FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM)
 IMMEDIATES = (LAST_IMM, ONLY_IMM)
+ALL = (*WRITES, ACK, REQUEST, RESPONSE, SACK, NACK, PROBE)
 
 REGION_VA = 0x7F0000001000
 ANY_PSN = 0xFFFFFFFF
@@ -301,8 +302,13 @@ class Net:
         trim_nack: bool = True,
         dynamic_mpr: bool = False,
         planes: Sequence[int] | None = None,
+        uplinks: int = 0,
+        srh: bool = False,
     ) -> Connection:
-        """Connects a queue pair of a with one of b, both with the same attributes."""
+        """Connects a queue pair of a with one of b, both with the same attributes.
+
+        With `uplinks` packets are source-routed (SRv6) over so many T1 a plane.
+        """
         setup = self.ffi.new("vnet_setup *")
         setup.host = [a, b]
         setup.mtu = [mtu, mtu]
@@ -313,6 +319,7 @@ class Net:
         setup.trim_nack = trim_nack
         setup.dynamic_mpr = dynamic_mpr
         setup.planes = _mask(range(self.planes) if planes is None else planes)
+        setup.uplinks, setup.srh = uplinks, srh
         number = self.lib.vnet_connect(self.c, setup)
         assert number >= 0, f"connecting gave {number}"
         return Connection(self, number, (a, b))
@@ -363,20 +370,23 @@ class Net:
         host: int = 0,
         planes: Sequence[int] | None = None,
         psn: int = ANY_PSN,
+        evs: tuple[int, int] = (0, 0),
         skip: int = 0,
         count: int = 1,
         value: int = 0,
     ) -> int:
         """Deals with certain packets of a host: drop, mark, trim, duplicate, corrupt or delay.
 
-        Of those that match, `skip` go by, then `count` are dealt with. `value` is trim's DSCP and
-        delay's time. Frames are cut into packets while there are rules. Returns its number.
+        Of those that match, `skip` go by, then `count` are dealt with. `evs` is a mask and what an
+        EV has under it. `value` is trim's DSCP and delay's time. Frames are cut into packets while
+        there are rules. Returns its number.
         """
         rule = self.ffi.new("vnet_rule *")
         rule.host = host
         rule.planes = _mask(range(self.planes) if planes is None else planes)
         rule.opcodes = _mask([opcode - 0xC0 for opcode in opcodes])
         rule.psn = psn
+        rule.ev_mask, rule.ev_value = evs
         rule.skip = skip
         rule.count = count
         rule.action = getattr(self.lib, f"VNET_{action.upper()}")

@@ -388,13 +388,31 @@ bool vnet_take_event(vnet *net, vnet_event *event) {
 
 /* ---- Connections ---- */
 
-static int add_peer(struct vnet *net, uint32_t host, uint32_t to, uint32_t planes) {
+/* Every host has a T0 of its own; uSIDs are those of tests/topologies.py. */
+static mrc_srv6_template template_of(const vnet_setup *setup, uint32_t host, uint32_t to) {
+    return (mrc_srv6_template){
+        .block = {0xFC},
+        .block_size = 4,
+        .usid_count = 4,
+        .uplink_hop = 1,
+        .srh = setup->srh,
+        .uplinks = setup->uplinks,
+        .plane_stride = 0x1000,
+        .usids = {(uint16_t)(0x100 + host), 0x200, (uint16_t)(0x100 + to), (uint16_t)(0x300 + to)},
+    };
+}
+
+static int add_peer(struct vnet *net, const vnet_setup *connection, uint32_t which) {
+    uint32_t host = connection->host[which];
+    uint32_t to = connection->host[!which];
     mrc_peer_setup setup = {.incarnation = 0x1000 + to};
     int peer;
 
+    if (connection->uplinks > 0)
+        setup.srv6 = template_of(connection, host, to);
     for (uint32_t i = 0; i < net->options.planes; i++) {
         setup.remote_planes[i] = (uint8_t)i;
-        if (planes >> i & 1)
+        if (connection->planes >> i & 1)
             setup.addresses[i] = address_of(net, to, i);
     }
     peer = mrc_peer_add(net->hosts[host].endpoint, net->now, &setup);
@@ -410,7 +428,7 @@ static int add_peer(struct vnet *net, uint32_t host, uint32_t to, uint32_t plane
 static int make_side(struct vnet *net, const vnet_setup *setup, uint32_t which,
                      struct vnet_side *side) {
     mrc_endpoint *endpoint = net->hosts[setup->host[which]].endpoint;
-    int peer = add_peer(net, setup->host[which], setup->host[!which], setup->planes);
+    int peer = add_peer(net, setup, which);
     int status;
 
     if (peer < 0)

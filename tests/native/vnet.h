@@ -89,6 +89,8 @@ typedef struct vnet_rule {
     uint32_t planes;  /* mask */
     uint32_t opcodes; /* mask; bit opcode - 0xC0 */
     uint32_t psn;     /* UINT32_MAX: any */
+    uint32_t ev_mask; /* (EV & ev_mask) == ev_value; 0, 0: any */
+    uint32_t ev_value;
     uint32_t skip;
     uint32_t count;
     uint32_t action; /* enum vnet_action */
@@ -118,6 +120,8 @@ typedef struct vnet_setup {
     bool trim_nack;
     bool dynamic_mpr;
     uint32_t planes;       /* mask of the planes that are paired */
+    uint16_t uplinks;      /* SRv6 with so many uplinks a T0; 0: no SRv6 */
+    bool srh;              /* SRv6 */
 } vnet_setup;
 
 typedef struct vnet_event {

@@ -81,6 +81,23 @@ static uint32_t nominal_of(const struct packet *packet) {
            packet->payload_size + wire_pad(packet->payload_size) + WIRE_ICRC_SIZE;
 }
 
+/* Whether any EV but this one is in use on a plane that is up. */
+static bool has_another_ev(struct vnet *net, const struct vnet_side *from, uint32_t ev) {
+    mrc_endpoint *endpoint = net->hosts[from->host].endpoint;
+    mrc_ev_info evs[512];
+    int count = mrc_qp_evs(endpoint, from->local.number, evs, 512);
+
+    for (int i = 0; i < count; i++) {
+        mrc_plane_stats stats;
+
+        if (evs[i].ev != ev && (evs[i].state == MRC_EV_GOOD || evs[i].state == MRC_EV_SKIP) &&
+            mrc_peer_stats(endpoint, from->peer, evs[i].plane, &stats) == MRC_OK &&
+            stats.state == MRC_PLANE_UP)
+            return true;
+    }
+    return false;
+}
+
 static void check_psn(struct vnet *net, struct vnet_side *from, const struct packet *packet,
                       uint32_t ev) {
     uint32_t window = from->other->local.mpr * WINDOW_UNIT;
@@ -99,7 +116,7 @@ static void check_psn(struct vnet *net, struct vnet_side *from, const struct pac
         from->rtx++;
         if (!packet->rtx)
             vnet_fail(net, "PSN %06X was sent again without RTX", packet->psn);
-        if (*last_ev == ev)
+        if (*last_ev == ev && has_another_ev(net, from, ev))
             vnet_fail(net, "PSN %06X was sent again on the same EV %08X", packet->psn, ev);
     }
     *last_ev = ev;

@@ -65,16 +65,18 @@ static void set_traffic_class(struct vnet_frame *frame, uint8_t value) {
     }
 }
 
-/* Makes the IP length say `size` bytes from the UDP header on; IPv4: and the id `id`. */
+/* Makes the IP lengths say `size` bytes from the UDP header on; IPv4: and the id `id`. */
 static void set_ip_length(struct vnet_frame *frame, uint32_t size, uint32_t id) {
     uint8_t *ip = ip_of(frame);
+    uint8_t *inner = frame->data + frame->header_size - ENCAP_UDP_SIZE - ENCAP_IPV6_SIZE;
 
     if (ip[0] >> 4 == 4) {
         put_be16(ip + 2, (uint16_t)(ENCAP_IPV4_SIZE + size));
         put_be16(ip + 4, (uint16_t)id);
         repair_ipv4_checksum(ip);
     } else {
-        put_be16(ip + 4, (uint16_t)size);
+        put_be16(ip + 4, (uint16_t)(size + (uint32_t)(inner - ip)));
+        put_be16(inner + 4, (uint16_t)size);
     }
 }
 
@@ -292,8 +294,9 @@ void vnet_clear_rules(vnet *net) { net->rule_count = 0; }
 /* The first rule that deals with this packet; NULL: none. */
 static const struct vnet_rule *rule_for(struct vnet *net, const struct vnet_frame *frame) {
     struct packet packet;
+    struct encap encap;
 
-    if (net->rule_count == 0 ||
+    if (net->rule_count == 0 || encap_get(frame->data, frame->size, &encap) != ENCAP_OK ||
         wire_get(frame->data + frame->header_size, frame->size - frame->header_size, false,
                  &packet) != WIRE_OK)
         return NULL;
@@ -303,7 +306,8 @@ static const struct vnet_rule *rule_for(struct vnet *net, const struct vnet_fram
 
         if (rule->host != frame->from || !(rule->planes >> frame->plane & 1) ||
             !(rule->opcodes >> (packet.opcode - OPCODES) & 1) ||
-            (rule->psn != UINT32_MAX && rule->psn != packet.psn))
+            (rule->psn != UINT32_MAX && rule->psn != packet.psn) ||
+            (encap.ev & rule->ev_mask) != rule->ev_value)
             continue;
         seen = net->rule_seen[i]++;
         if (seen < rule->skip || seen - rule->skip >= rule->count)

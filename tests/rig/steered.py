@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of test_kernel_fabric.py: `python steered.py server|client TOPOLOGY TARGET BYTES`.
+"""The programs of transfer.py.
+
+    python steered.py server|client TOPOLOGY TARGET BYTES [SETTING=VALUE...]
 
 The client sends one message, the server answers with its digest; each prints one line of JSON.
+Settings are mrc.Config's, the values JSON.
 """
 
 from __future__ import annotations
@@ -39,8 +42,9 @@ async def send(target: str, size: int, options: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    role, topology, target, size, srh = sys.argv[1:]
-    config = mrc.Config(routing="srv6", topology=topology, srh=srh == "srh")
+    role, topology, target, size, *words = sys.argv[1:]
+    settings = {key: json.loads(value) for key, _, value in (word.partition("=") for word in words)}
+    config = mrc.Config(**{"routing": "srv6", "topology": topology, **settings})
     options = {"planes": ["p0", "p1"], "config": config}
     asyncio.run(serve(options) if role == "server" else send(target, int(size), options))
 

@@ -13,6 +13,7 @@ import pytest
 from datagrams import SO_RCVBUFFORCE, wait_until
 from fabric_net import WRITE, frame
 from rig.test_library import Peer
+from rig.transfer import Transfer
 
 from tools.fabric import FabricError, Settings
 from tools.rig import shell
@@ -160,6 +161,35 @@ def test_a_transfer_leaves_a_t1_that_is_silently_dead(make: Make) -> None:
     on_dead, on_all = sent(rig, dead) - before[0], entered(rig) - before[1]
     assert rig.fabric.total("silent") > 0
     assert on_dead * 8 < on_all, rig.fabric.counters()  # it was a quarter of all
+
+
+def steered(rig: FabricRig, tmp_path: Path, size: int, *settings: str) -> Transfer:
+    """A transfer from a to b whose paths the sender names."""
+    a, b, *_ = rig.hosts
+    return Transfer(a, b, tmp_path / "topology.toml", size, *settings)
+
+
+@pytest.mark.parametrize("srh", ["false", "true"], ids=["plain", "SRH"])
+def test_a_source_routed_transfer_leaves_a_t1_that_goes_silent(
+    srh: str, make: Make, tmp_path: Path
+) -> None:
+    rig = make()
+    transfer = steered(rig, tmp_path, 64 << 20, f"srh={srh}")
+    dead, beside = (1, "t0a", "t1a"), (1, "t0a", "t1b")
+    wait_until(lambda: sent(rig, dead) > 1000, "data on the path that will die")
+    assert rig.fabric.status()["down"] == []
+    rig.fabric.silence(1, "t1a", on=True)
+    before = sent(rig, dead), sent(rig, beside), entered(rig)
+    assert transfer.is_right()
+    on_dead, on_beside, on_all = (
+        sent(rig, dead) - before[0],
+        sent(rig, beside) - before[1],
+        entered(rig) - before[2],
+    )
+    assert rig.fabric.total("silent") > 0
+    assert on_dead * 8 < on_all, rig.fabric.counters()  # it was a quarter of all
+    assert on_beside * 5 > on_all, rig.fabric.counters()  # its plane is used as before
+    assert rig.fabric.total("no_route") == 0
 
 
 def entered(rig: FabricRig) -> int:

@@ -8,8 +8,6 @@ a ─ t0a ─┬─ t1a ─┬─ t0b ─ b        in each of two planes, every 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rig.transfer import ENVIRONMENT, Transfer
 from topologies import TWO_BY_TWO
 
 from mrc.topology_file import parse
@@ -25,10 +24,7 @@ from tools.rig.kernel_fabric import KernelFabric
 
 pytestmark = pytest.mark.rig
 
-HERE = Path(__file__).resolve()
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent.parent.parent)}
 PATHS = "import sys; from mrc.cli.paths import main; sys.exit(main())"
-STEERED = str(HERE.with_name("steered.py"))
 
 
 @pytest.fixture
@@ -44,23 +40,8 @@ def fabric() -> Iterator[KernelFabric]:
         yield fabric
 
 
-class Transfer:
-    """One message of `size` bytes from a to b, under way."""
-
-    def __init__(self, fabric: KernelFabric, file: str, size: int, *, srh: bool = False) -> None:
-        server, client = fabric.hosts["b"], fabric.hosts["a"]
-        words = [file, server.address(0), str(size), "srh" if srh else "plain"]
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ENVIRONMENT}
-        listening = server.popen([sys.executable, STEERED, "server", *words], **streams)
-        assert listening.stdout is not None
-        if listening.stdout.readline() != '"listening"\n':
-            pytest.fail(listening.communicate(timeout=10)[1])
-        self._client = client.popen([sys.executable, STEERED, "client", *words], **streams)
-
-    def is_right(self) -> bool:
-        out, err = self._client.communicate(timeout=60)
-        assert self._client.returncode == 0, err
-        return bool(json.loads(out)["right"])
+def transfer(fabric: KernelFabric, file: str, size: int, *settings: str) -> Transfer:
+    return Transfer(fabric.hosts["a"], fabric.hosts["b"], file, size, *settings)
 
 
 def predicted(fabric: KernelFabric, file: str) -> dict[tuple[str, int], set[IPv6Address]]:
@@ -83,7 +64,7 @@ def test_every_address_at_every_hop_is_the_one_that_mrc_paths_predicts(
     fabric: KernelFabric, file: str, srh: bool
 ) -> None:
     fabric.watch()
-    assert Transfer(fabric, file, 8 << 20, srh=srh).is_right()
+    assert transfer(fabric, file, 8 << 20, f"srh={json.dumps(srh)}").is_right()
     expected = predicted(fabric, file)
     assert len(expected) == 2 * 4
     found = {at: fabric.seen(*at) for at in expected}
@@ -98,13 +79,13 @@ def test_a_switch_that_is_deleted_on_the_way_costs_nothing_but_its_paths(
     fabric: KernelFabric, file: str
 ) -> None:
     fabric.watch()
-    transfer = Transfer(fabric, file, 64 << 20)
+    under_way = transfer(fabric, file, 64 << 20)
     deadline = time.monotonic() + 30
     while sum(fabric.seen("t1b", 1).values()) < 500:
         assert time.monotonic() < deadline, "nothing crossed t1b"
         time.sleep(0.01)
     fabric.remove_switch("t1b", 1)
-    assert transfer.is_right()
+    assert under_way.is_right()
 
 
 def test_a_wrong_plane_order_is_told_before_anything_is_sent(
