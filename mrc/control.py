@@ -25,6 +25,10 @@ __all__ = ["DEFAULT_PORT", "Control", "bind", "dial", "parse_target", "parse_tar
 DEFAULT_PORT: Final = 4791
 STAGGER: Final = 0.1
 """Seconds before the next address is tried beside those that have not answered."""
+RETRY: Final = 0.5
+"""Seconds without an answer after which an address is tried from another port too [choice]."""
+ATTEMPTS: Final = 16
+"""Ports that one address is tried from [choice]."""
 
 _HOST: Final = re.compile(r"[^\s/?#@\[\]]+")
 _PORT: Final = re.compile(r"[0-9]{1,5}")
@@ -218,6 +222,38 @@ async def _attempt(candidate: Candidate) -> socket.socket:
     return sock
 
 
+async def _drop(tasks: set[asyncio.Task[socket.socket]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, socket.socket):
+            result.close()
+
+
+async def _insist(candidate: Candidate) -> socket.socket:
+    """Connects, from one port after another while nothing is heard.
+
+    A SYN that is repeated takes the way of the first one where switches hash ports: if a switch on
+    it is silently dead, only another port gets round it.
+    """
+    tasks: set[asyncio.Task[socket.socket]] = set()
+    try:
+        while True:
+            if len(tasks) < ATTEMPTS:
+                tasks.add(asyncio.ensure_future(_attempt(candidate)))
+            done, tasks = await asyncio.wait(
+                tasks,
+                timeout=RETRY if len(tasks) < ATTEMPTS else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if done:
+                first = done.pop()
+                tasks |= done
+                return first.result()
+    finally:
+        await _drop(tasks)
+
+
 async def _race(candidates: list[Candidate], problems: list[OSError]) -> socket.socket | None:
     """The first that connects; None: `problems` says why each did not."""
     waiting = iter(candidates)
@@ -228,7 +264,7 @@ async def _race(candidates: list[Candidate], problems: list[OSError]) -> socket.
             candidate = next(waiting, None)
             more = candidate is not None
             if candidate is not None:
-                tasks.add(asyncio.ensure_future(_attempt(candidate)))
+                tasks.add(asyncio.ensure_future(_insist(candidate)))
             done, tasks = (
                 await asyncio.wait(
                     tasks,
@@ -249,11 +285,7 @@ async def _race(candidates: list[Candidate], problems: list[OSError]) -> socket.
                 problems.append(problem)
         return None
     finally:
-        for task in tasks:
-            task.cancel()
-        for result in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(result, socket.socket):
-                result.close()
+        await _drop(tasks)
 
 
 async def dial(targets: Sequence[tuple[str, int]], interfaces: Sequence[Interface]) -> Control:
