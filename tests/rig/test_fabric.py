@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from fabric_net import WRITE, frame
 from rig.test_library import Peer
 from rig.transfer import Transfer
 
+import mrc.topology
 from tools.fabric import FabricError, Settings
 from tools.rig import shell
 from tools.rig.fabric_rig import FabricRig
@@ -189,6 +191,55 @@ def test_a_source_routed_transfer_leaves_a_t1_that_goes_silent(
     assert rig.fabric.total("silent") > 0
     assert on_dead * 8 < on_all, rig.fabric.counters()  # it was a quarter of all
     assert on_beside * 5 > on_all, rig.fabric.counters()  # its plane is used as before
+    assert rig.fabric.total("no_route") == 0
+
+
+def test_a_connection_is_made_while_a_t1_of_each_plane_is_silent(
+    make: Make, tmp_path: Path
+) -> None:
+    """Its set-up is TCP, which switches send by a hash of its ports."""
+    rig = make()
+    for plane in (0, 1):
+        rig.fabric.silence(plane, "t1a", on=True)
+    assert all(steered(rig, tmp_path, 1).is_right() for _ in range(4))
+
+
+def linux_endpoint(rig: FabricRig, here: int, there: int, path: mrc.topology.Path) -> None:
+    """Lets the kernel of host `here` wrap what it sends to `there`'s fd77:: address, and unwrap."""
+    host, peer = rig.hosts[here], rig.hosts[there]
+    own = rig.topology.usid(host.label, 0)
+    lines = [
+        f"address add fd77::{here + 1}/128 dev lo",
+        "link add sr0 type ifb",
+        "link set sr0 up",
+        f"route add fc00:0:{own:x}::/48 encap seg6local action End.DT6 table 255 dev sr0",
+        f"route add fc00::/32 via {peer.address(0)} dev p0",
+        f"route add fd77::{there + 1}/128 encap seg6 mode encap.red segs {path.address} "
+        f"via {peer.address(0)} dev p0 src fd77::{here + 1}",
+    ]
+    shell.batch(lines, netns=host.name)
+
+
+def test_linux_as_the_host_exchanges_udp_across_our_switches(make: Make) -> None:
+    """The kernel's encap.red and End.DT6 read and write the same uSIDs as our switches."""
+    rig = make()
+    there, back = rig.topology.paths("a", "b")[0], rig.topology.paths("b", "a")[1]
+    linux_endpoint(rig, 0, 1, there)
+    linux_endpoint(rig, 1, 0, back)
+    client, server = (host.socket(socket.AF_INET6, socket.SOCK_DGRAM) for host in rig.hosts)
+    with client, server:
+        server.bind(("fd77::2", 4000))
+        server.settimeout(5.0)
+        client.settimeout(5.0)
+        for size in (1, 1000, 4000):
+            client.sendto(bytes(size), ("fd77::2", 4000))
+            data, sender = server.recvfrom(9000)
+            assert (len(data), sender[0]) == (size, "fd77::1")
+            server.sendto(data[::-1], sender)
+            assert len(client.recv(9000)) == size
+    for path in (there, back):
+        for hop in itertools.pairwise(path.hops):
+            assert sent(rig, (path.plane, *hop)) >= 3, (path, hop)
     assert rig.fabric.total("no_route") == 0
 
 
