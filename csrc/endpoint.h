@@ -79,7 +79,13 @@ struct peer_entry {
     bool is_probing; /* peer_take_probe has something */
 };
 
-enum control_kind { CONTROL_NACK, CONTROL_MARK, CONTROL_RESPONSE, CONTROL_REQUEST };
+enum control_kind {
+    CONTROL_NACK,
+    CONTROL_MARK,
+    CONTROL_RESPONSE,
+    CONTROL_REQUEST,
+    CONTROL_ROUND_TRIP, /* a response from us to us, by a carrier that leads back */
+};
 
 /* Something short to be sent once. */
 struct control {
@@ -88,12 +94,12 @@ struct control {
     struct cause cause;
     uint8_t reason;            /* NACK */
     uint8_t op;                /* RESPONSE, REQUEST: enum wire_endpoint_op */
-    uint8_t dscp;              /* REQUEST */
-    uint16_t id;               /* RESPONSE, REQUEST */
+    uint8_t dscp;              /* REQUEST, ROUND_TRIP */
+    uint16_t id;               /* RESPONSE, REQUEST, ROUND_TRIP */
     uint32_t mask;             /* REQUEST: port_status_mask */
-    uint32_t size;             /* REQUEST: bytes of IP packet; 0: no padding */
+    uint32_t size;             /* REQUEST, ROUND_TRIP: bytes of IP packet; 0: no padding */
     uint32_t count;            /* REQUEST: packets of the frame, with ids from id on */
-    mrc_address destination;   /* RESPONSE, REQUEST */
+    mrc_address destination;   /* RESPONSE, REQUEST; of ROUND_TRIP the carrier */
     uint8_t destination_mac[6];
 };
 

@@ -114,9 +114,10 @@ static struct asked *ask(struct mrc_endpoint *endpoint, int64_t now) {
 }
 
 static void request(struct mrc_endpoint *endpoint, const struct asked *asked, uint8_t dscp,
-                    const uint8_t *mac, uint32_t mask) {
+                    const uint8_t *mac, uint32_t mask, const mrc_address *carrier) {
+    bool is_round_trip = carrier->version != 0;
     struct control control = {
-        .kind = CONTROL_REQUEST,
+        .kind = is_round_trip ? CONTROL_ROUND_TRIP : CONTROL_REQUEST,
         .cause = {.plane = asked->plane, .ev = asked->ev, .timestamp = asked->timestamp},
         .op = asked->kind == ASKED_STATUS ? WIRE_OP_PORT_STATUS : WIRE_OP_EV_PROBE,
         .dscp = dscp,
@@ -124,12 +125,14 @@ static void request(struct mrc_endpoint *endpoint, const struct asked *asked, ui
         .mask = mask,
         .size = asked->size,
         .count = asked->kind == ASKED_PATH && asked->probe == PATH_PROBE_BURST ? 2 : 1,
-        .destination = asked->destination,
+        .destination = is_round_trip ? *carrier : asked->destination,
     };
 
     memcpy(control.destination_mac, mac, sizeof control.destination_mac);
     endpoint_control(endpoint, &control);
 }
+
+static const mrc_address no_carrier;
 
 static uint8_t probe_dscp(const struct mrc_endpoint *endpoint) {
     return endpoint->config.trimming ? endpoint->config.dscp_trimmable
@@ -158,7 +161,7 @@ void endpoint_send_peer_probe(struct mrc_endpoint *endpoint, int64_t now, struct
     plane->stats.probes_sent++;
     request(endpoint, asked,
             asked->kind == ASKED_STATUS ? endpoint->config.dscp_control : probe_dscp(endpoint),
-            plane->mac, peer_status_mask(&entry->peer));
+            plane->mac, peer_status_mask(&entry->peer), &no_carrier);
 }
 
 void endpoint_send_suspect_probe(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
@@ -175,16 +178,21 @@ void endpoint_send_suspect_probe(struct mrc_endpoint *endpoint, int64_t now, str
     asked->qp = qp->number;
     asked->destination = qp->peer->setup.addresses[asked->plane];
     plane->stats.probes_sent++;
-    request(endpoint, asked, probe_dscp(endpoint), plane->mac, 0);
+    request(endpoint, asked, probe_dscp(endpoint), plane->mac, 0, &no_carrier);
 }
 
 int mrc_endpoint_probe(mrc_endpoint *endpoint, int64_t now, const mrc_probe *probe) {
+    bool is_round_trip = probe->carrier.version != 0;
+    const mrc_plane *info;
     struct asked *asked;
 
-    if (probe->plane >= MRC_PLANES || !endpoint->planes[probe->plane].is_present ||
-        probe->destination.version != endpoint->planes[probe->plane].info.address.version ||
-        probe->destination.version == 0 || probe->timeout <= 0 || probe->dscp > 63 ||
-        probe->size > endpoint->planes[probe->plane].info.mtu)
+    if (probe->plane >= MRC_PLANES || !endpoint->planes[probe->plane].is_present)
+        return MRC_ERROR_ARGUMENT;
+    info = &endpoint->planes[probe->plane].info;
+    if (info->address.version == 0 || probe->timeout <= 0 || probe->dscp > 63 ||
+        probe->size > info->mtu ||
+        (is_round_trip ? probe->carrier.version != 6 || info->address.version != 6
+                       : probe->destination.version != info->address.version))
         return MRC_ERROR_ARGUMENT;
     if (endpoint->asked_by_user >= endpoint->config.max_probes / 2)
         return MRC_ERROR_FULL;
@@ -197,9 +205,9 @@ int mrc_endpoint_probe(mrc_endpoint *endpoint, int64_t now, const mrc_probe *pro
     asked->size = probe->size;
     asked->deadline = now + probe->timeout;
     asked->tag = probe->tag;
-    asked->destination = probe->destination;
+    asked->destination = is_round_trip ? info->address : probe->destination;
     endpoint->asked_by_user++;
-    request(endpoint, asked, probe->dscp, probe->destination_mac, 0);
+    request(endpoint, asked, probe->dscp, probe->destination_mac, 0, &probe->carrier);
     endpoint_expire_probes(endpoint, now);
     return MRC_OK;
 }

@@ -206,13 +206,33 @@ static bool put_mark(struct mrc_endpoint *endpoint, const struct control *contro
     return put_answer(endpoint, qp->peer, &control->cause, &packet, frame);
 }
 
+/* False: the plane cannot be used now. */
+static bool route_operation(struct mrc_endpoint *endpoint, const struct control *control,
+                            struct route *route) {
+    uint32_t plane = control->cause.plane;
+    const struct peer_entry *entry;
+
+    if (control->kind == CONTROL_ROUND_TRIP) {
+        copy_address(&route->flow.carrier, &control->destination);
+        return route_to(endpoint, plane, &endpoint->planes[plane].info.address,
+                        control->destination_mac, route);
+    }
+    if (!route_to(endpoint, plane, &control->destination, control->destination_mac, route))
+        return false;
+    entry = endpoint_find_peer(endpoint, &control->destination, NULL);
+    if (entry != NULL)
+        steer(&entry->peer, route);
+    return true;
+}
+
 static bool put_operation(struct mrc_endpoint *endpoint, const struct control *control,
                           mrc_frame_out *frame) {
     bool is_request = control->kind == CONTROL_REQUEST;
+    bool is_ours = control->kind != CONTROL_RESPONSE;
     struct route route = {
         .ev = control->cause.ev,
-        .dscp = is_request ? control->dscp : endpoint->config.dscp_control,
-        .ecn = is_request ? ENCAP_ECN_ECT0 : ENCAP_ECN_NONE,
+        .dscp = is_ours ? control->dscp : endpoint->config.dscp_control,
+        .ecn = is_ours ? ENCAP_ECN_ECT0 : ENCAP_ECN_NONE,
     };
     struct packet packet = {
         .opcode = is_request ? WIRE_ENDPOINT_REQUEST : WIRE_ENDPOINT_RESPONSE,
@@ -224,17 +244,12 @@ static bool put_operation(struct mrc_endpoint *endpoint, const struct control *c
         .ftype = 1,
     };
     struct packet packets[2];
-    const struct peer_entry *entry;
     uint32_t fixed;
 
-    if (!route_to(endpoint, control->cause.plane, &control->destination, control->destination_mac,
-                  &route))
+    if (!route_operation(endpoint, control, &route))
         return false;
-    entry = endpoint_find_peer(endpoint, &control->destination, NULL);
-    if (entry != NULL)
-        steer(&entry->peer, &route);
     fixed = (uint32_t)wire_headers_size(packet.opcode, false) + WIRE_ICRC_SIZE + ENCAP_UDP_SIZE +
-            (control->destination.version == 4 ? ENCAP_IPV4_SIZE : ENCAP_IPV6_SIZE);
+            (route.flow.source.version == 4 ? ENCAP_IPV4_SIZE : ENCAP_IPV6_SIZE);
     if (route.flow.carrier.version != 0)
         fixed += ENCAP_IPV6_SIZE + (route.flow.has_srh ? ENCAP_SRH_SIZE : 0u);
     if (control->size > fixed) {
@@ -265,6 +280,7 @@ static bool take_control(struct mrc_endpoint *endpoint, mrc_frame_out *frame) {
             break;
         case CONTROL_RESPONSE:
         case CONTROL_REQUEST:
+        case CONTROL_ROUND_TRIP:
             is_done = put_operation(endpoint, control, frame);
             break;
         }

@@ -220,8 +220,21 @@ int mrc_engine_qp_deny(mrc_engine *engine, uint32_t qp, uint32_t ev, bool deny) 
     WITH_CORE(mrc_qp_deny(engine->endpoint, engine_clock(), qp, ev, deny));
 }
 
-int mrc_engine_probe(mrc_engine *engine, const mrc_probe *probe) {
-    WITH_CORE(mrc_endpoint_probe(engine->endpoint, engine_clock(), probe));
+static int probe_by_hop(struct mrc_engine *engine, uint32_t peer, const mrc_probe *probe) {
+    const struct watched_hop *hop;
+    mrc_probe routed = *probe;
+
+    if (peer >= engine->config.core.max_peers || probe->plane >= MRC_PLANES)
+        return MRC_ERROR_ARGUMENT;
+    hop = &engine->hops[peer * MRC_PLANES + probe->plane];
+    if (!hop->is_used || !hop->has_mac)
+        return MRC_ERROR_STATE;
+    memcpy(routed.destination_mac, hop->mac, sizeof hop->mac);
+    return mrc_endpoint_probe(engine->endpoint, engine_clock(), &routed);
+}
+
+int mrc_engine_probe(mrc_engine *engine, uint32_t peer, const mrc_probe *probe) {
+    WITH_CORE(probe_by_hop(engine, peer, probe));
 }
 
 void mrc_engine_counters(mrc_engine *engine, mrc_counters *counters) {

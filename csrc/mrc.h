@@ -352,12 +352,16 @@ int mrc_qp_deny(mrc_endpoint *endpoint, int64_t now, uint32_t qp, uint32_t ev, b
 /* ---- Endpoint operations ---- */
 
 /* An EV probe (MRC 1.0, ERTH) to any address: ends in one MRC_EVENT_PROBE, with the RTT, or with
- * MRC_ERROR_PEER_SILENT after `timeout`. */
+ * MRC_ERROR_PEER_SILENT after `timeout`.
+ *
+ * SRv6: with a carrier it is a round trip through switches alone. The carrier's uSIDs lead out and
+ * back to us, and what is sent is the answer itself, from us to us: nobody need be there. */
 typedef struct mrc_probe {
     uint32_t plane;
     uint32_t ev;
-    mrc_address destination;
-    uint8_t destination_mac[6];
+    mrc_address destination; /* not looked at with a carrier */
+    mrc_address carrier;     /* outer destination of a round trip; version 0: none */
+    uint8_t destination_mac[6]; /* of the next hop */
     uint8_t dscp;
     uint32_t size;   /* bytes of IP packet, by zero padding; 0: as short as it is */
     int64_t timeout; /* ns */

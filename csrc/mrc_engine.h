@@ -94,7 +94,9 @@ int mrc_engine_qp_close(mrc_engine *engine, uint32_t qp);
 int mrc_engine_qp_stats(mrc_engine *engine, uint32_t qp, mrc_qp_stats *stats);
 int mrc_engine_qp_evs(mrc_engine *engine, uint32_t qp, mrc_ev_info *evs, uint32_t room);
 int mrc_engine_qp_deny(mrc_engine *engine, uint32_t qp, uint32_t ev, bool deny);
-int mrc_engine_probe(mrc_engine *engine, const mrc_probe *probe);
+/* mrc_endpoint_probe by the next hop of a peer's plane, whatever destination_mac is.
+ * MRC_ERROR_STATE: its link address is not known (yet). */
+int mrc_engine_probe(mrc_engine *engine, uint32_t peer, const mrc_probe *probe);
 void mrc_engine_counters(mrc_engine *engine, mrc_counters *counters);
 
 enum mrc_submission_type { MRC_SUBMIT_WRITE = 1, MRC_SUBMIT_RECEIVE = 2 };

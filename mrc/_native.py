@@ -361,6 +361,37 @@ class Engine:
         self._check(lib.mrc_engine_peer_stats(self.raw, peer, plane, out), f"plane {plane}")
         return _as_dict(out[0])
 
+    def probe(
+        self, peer: int, plane: int, ev: int, tag: int, *,
+        destination: Address | None = None, carrier: Address | None = None, timeout: int, size: int,
+    ) -> bool:  # fmt: skip
+        """Sends an EV probe by a peer's plane; it ends in one EVENT_PROBE with this tag.
+
+        Args:
+            peer: Whose next hop it takes.
+            plane: Ours.
+            ev: Its entropy value.
+            tag: 64 bits for the event.
+            destination: Who answers; None with a carrier.
+            carrier: SRv6: where it goes instead of to anybody; must lead back to us.
+            timeout: ns.
+            size: Bytes of the IP packet; less than its headers: no padding.
+
+        Returns:
+            Whether it was sent: False while the next hop's link address is not known.
+
+        Raises:
+            TableFull: Too many are out.
+        """
+        out = ffi.new("mrc_probe *")
+        out.plane, out.ev, out.tag, out.timeout, out.size = plane, ev, tag, timeout, size
+        _fill_address(out.destination, destination)
+        _fill_address(out.carrier, carrier)
+        status = lib.mrc_engine_probe(self.raw, peer, out)
+        if status == lib.MRC_ERROR_STATE:
+            return False
+        return self._check(status, "probe") == 0
+
     def counters(self) -> dict[str, int]:
         """`mrc_counters`: everything dropped or refused, and totals."""
         out = ffi.new("mrc_counters *")

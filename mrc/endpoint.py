@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mrc import unclosed
+from mrc import prober, unclosed
 from mrc.config import Config
-from mrc.control import DEFAULT_PORT
+from mrc.control import DEFAULT_PORT, parse_targets
 from mrc.errors import ConfigError
 from mrc.events import PlaneInfo
 from mrc.hub import Hub
 from mrc.planes import LocalPlane
+from mrc.prober import Prober
 
 if TYPE_CHECKING:
     from mrc.connection import Connecting
@@ -119,6 +120,50 @@ class Endpoint:
         from mrc.listener import listen  # noqa: PLC0415 - listeners know endpoints
 
         return listen(host, port, endpoint=self, backlog=backlog)
+
+    async def visit(
+        self,
+        target: str | Sequence[str],
+        *,
+        timeout: float = 10.0,  # noqa: ASYNC109 - what was not reached in time is told
+    ) -> Prober:
+        """Makes us and a listener known to each other, so that its paths can be probed.
+
+        No connection comes of it: the listener's program notices nothing. At most 16 visitors are
+        taken at a time. The endpoint is started if it is not.
+
+        Args:
+            target: As of `mrc.connect`.
+            timeout: Seconds that it may take.
+
+        Raises:
+            ConfigError: `target` is none.
+            ConnectTimeout: Nobody answered in time.
+            ConnectRefused: Nobody listens.
+            HandshakeError: They answered, but cannot be talked to, or have no plane in common.
+            MRCError, OSError: As `start`.
+        """
+        from mrc import establish  # noqa: PLC0415 - set-ups know hubs
+
+        targets = parse_targets(target)
+        await self.start()
+        return await establish.visit(self._hub, targets, timeout=timeout)
+
+    async def survey(self, host: str) -> Prober:
+        """Prepares probes through the fabric towards a host, to which nothing is said.
+
+        For endpoints with `routing="srv6"`. The endpoint is started if it is not.
+
+        Args:
+            host: Its name in the topology, or an address of it.
+
+        Raises:
+            ConfigError: Without a topology, or there is no such host in it.
+            HandshakeError: No plane leads there.
+            MRCError, OSError: As `start`.
+        """
+        await self.start()
+        return await prober.survey(self._hub, host)
 
     def planes(self) -> tuple[PlaneInfo, ...]:
         """Every plane as it is now, in the order of their numbers.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -19,15 +20,16 @@ from mrc.errors import (
     MRCError,
     ProtocolError,
 )
-from mrc.handshake import Kind, Refusal, Setup
+from mrc.handshake import Introduction, Kind, Refusal, Setup
 from mrc.link import Link, PairedPlane
 from mrc.planes import RemotePlane, next_hop, pair
+from mrc.prober import Prober
 from mrc.steering import overhead
 
 if TYPE_CHECKING:
     from mrc.hub import Hub
 
-__all__ = ["accept", "connect"]
+__all__ = ["accept", "connect", "visit"]
 
 _T = TypeVar("_T")
 
@@ -58,12 +60,23 @@ def _list(planes: Iterable[RemotePlane]) -> str:
     return ", ".join(f"{plane.name} {plane.address}" for plane in planes) or "none"
 
 
-def _check_version(setup: Setup) -> None:
+def _check_version(setup: Introduction) -> None:
     if not setup.versions & handshake.VERSIONS:
         raise _Refused(
             "version",
             f"no protocol version in common: {setup.versions:#b} and {handshake.VERSIONS:#b}",
         )
+
+
+def _introduction(
+    endpoint: Hub, planes: tuple[RemotePlane, ...], pairs: Sequence[tuple[int, int]] = ()
+) -> Introduction:
+    return Introduction(
+        versions=handshake.VERSIONS,
+        incarnation=endpoint.engine.incarnation,
+        planes=planes,
+        pairs=tuple(pairs),
+    )
 
 
 def _setup(
@@ -191,55 +204,146 @@ def _timed_out(where: str, timeout: float, control: Control | None, link: Link |
     return f"{where} answers, but within {timeout} s no probe came back by any plane: {planes}"
 
 
+async def _expect_answer(control: Control, wanted: Kind) -> bytes:
+    """The body of the listener's answer.
+
+    Raises:
+        HandshakeError: It refuses.
+    """
+    kind, body = await expect(control, wanted, Kind.REFUSE)
+    if kind == Kind.REFUSE:
+        refusal = handshake.decode_refusal(body)
+        raise HandshakeError(f"{control.peer} refuses: {refusal.text}")
+    return body
+
+
+async def _agree(
+    endpoint: Hub, control: Control, ours: tuple[RemotePlane, ...], answer: Introduction
+) -> tuple[list[tuple[RemotePlane, RemotePlane]], list[PairedPlane]]:
+    """The pairs that the listener made, and those of them that there is a way for.
+
+    Raises:
+        ProtocolError: They are of planes that nobody named.
+        HandshakeError: There is no way for any.
+    """
+    numbers = {plane.number: plane for plane in ours}
+    others = {plane.number: plane for plane in answer.planes}
+    pairs = [(numbers.get(one), others.get(two)) for one, two in answer.pairs]
+    known = [(one, two) for one, two in pairs if one is not None and two is not None]
+    if len(known) < len(pairs) or not answer.versions & handshake.VERSIONS:
+        raise ProtocolError("set-up: the answer names planes or versions that we did not")
+    planes = await _pair_with_hops(endpoint, known)
+    if not planes:
+        raise HandshakeError(
+            f"no plane in common with {control.peer}: "
+            f"here {_list(ours)}; there {_list(answer.planes)}"
+        )
+    return known, planes
+
+
 async def _greet(
     endpoint: Hub, link: Link, control: Control, ours: tuple[RemotePlane, ...]
 ) -> None:
     """HELLO and WELCOME, from the connector's side."""
     control.write(handshake.encode_setup(Kind.HELLO, _setup(endpoint, link, ours)))
-    kind, body = await expect(control, Kind.WELCOME, Kind.REFUSE)
-    if kind == Kind.REFUSE:
-        refusal = handshake.decode_refusal(body)
-        raise HandshakeError(f"{control.peer} refuses: {refusal.text}")
-    welcome = handshake.decode_setup(body)
-    numbers = {plane.number: plane for plane in ours}
-    others = {plane.number: plane for plane in welcome.planes}
-    pairs = [(numbers.get(one), others.get(two)) for one, two in welcome.pairs]
-    known = [(one, two) for one, two in pairs if one is not None and two is not None]
-    if len(known) < len(pairs) or not welcome.versions & handshake.VERSIONS:
-        raise ProtocolError("set-up: WELCOME names planes or versions that HELLO did not")
-    planes = await _pair_with_hops(endpoint, known)
-    if not planes:
-        raise HandshakeError(
-            f"no plane in common with {control.peer}: "
-            f"here {_list(ours)}; there {_list(welcome.planes)}"
-        )
+    welcome = handshake.decode_setup(await _expect_answer(control, Kind.WELCOME))
+    known, planes = await _agree(endpoint, control, ours, welcome)
     link.notices = _notices(ours, welcome.planes, known)
     for notice in link.notices:
         _log.warning("%s: %s", control.peer, notice)
     await _when_there_is_room(lambda: link.begin(control, welcome, planes))
 
 
-async def accept(endpoint: Hub, control: Control, admit: Callable[[], bool]) -> Link | None:
-    """Answers one connector; None: it came to nothing, which was logged.
+async def visit(
+    endpoint: Hub,
+    targets: list[tuple[str, int]],
+    *,
+    timeout: float,  # noqa: ASYNC109 - what was not reached in time is told
+) -> Prober:
+    """Makes us and a listener known to each other, without a connection.
+
+    Raises:
+        ConnectTimeout: Nobody answered in time.
+        ConnectRefused: Nobody listens.
+        HandshakeError: They answered, but cannot be talked to, or have no plane in common.
+    """
+    where = ", ".join(f"{host} port {port}" for host, port in targets)
+    control: Control | None = None
+    try:
+        async with asyncio.timeout(timeout):
+            control = await dial(targets, [plane.interface for plane in endpoint.local_planes])
+            ours = await endpoint.describe()
+            us = _introduction(endpoint, ours)
+            control.write(handshake.encode_setup(Kind.VISIT, us))
+            body = await _expect_answer(control, Kind.VISITED)
+            answer = handshake.decode_introduction(body)
+            _, planes = await _agree(endpoint, control, ours, answer)
+            peer = await _meet(endpoint, control, answer, planes)
+            return Prober(endpoint, peer, planes, control)
+    except BaseException as error:
+        if control is not None:
+            control.close()
+        if isinstance(error, TimeoutError) and not isinstance(error, MRCError):
+            raise ConnectTimeout(_timed_out(where, timeout, control, None)) from None
+        if isinstance(error, (ProtocolError, EOFError)):
+            raise HandshakeError(f"{where}: {error}") from None
+        raise
+
+
+async def _meet(
+    endpoint: Hub, control: Control, other: Introduction, planes: Sequence[PairedPlane]
+) -> int:
+    """Adds a peer that stays until `Hub.leave`; returns its number."""
+    locals_ = [plane.local for plane in planes]
+    return await _when_there_is_room(
+        lambda: endpoint.add_guest(other.incarnation, locals_, control.site)
+    )
+
+
+async def _be_visited(
+    endpoint: Hub, control: Control, body: bytes, patience: asyncio.Timeout
+) -> None:
+    """Knows a visitor for as long as its control connection lasts."""
+    visitor = handshake.decode_introduction(body)
+    _check_version(visitor)
+    ours = await endpoint.describe()
+    pairs, planes = await _match(endpoint, ours, visitor)
+    peer = await _meet(endpoint, control, visitor, planes)
+    try:
+        numbers = [(two.number, one.number) for one, two in pairs]
+        control.write(handshake.encode_setup(Kind.VISITED, _introduction(endpoint, ours, numbers)))
+        patience.reschedule(None)
+        with contextlib.suppress(EOFError):
+            await expect(control, Kind.CLOSE)
+    finally:
+        endpoint.leave(peer)
+        control.close()
+
+
+async def accept(endpoint: Hub, control: Control, admit: Callable[[Kind], bool]) -> Link | None:
+    """Answers one connector; None: it is no connection (any more), which was logged if it failed.
 
     Args:
         endpoint: What it is set up for.
         control: Its control connection.
-        admit: Asked once it has said HELLO; False: others come first.
+        admit: Asked once it has said HELLO or VISIT; False: others come first.
     """
     link: Link | None = None
     try:
-        async with asyncio.timeout(HELLO_TIMEOUT):
-            kind, body = await expect(control, Kind.HELLO, Kind.IDENTIFY)
+        async with asyncio.timeout(HELLO_TIMEOUT) as patience:
+            kind, body = await expect(control, Kind.HELLO, Kind.IDENTIFY, Kind.VISIT)
             if kind == Kind.IDENTIFY:
                 identity = {"incarnation": endpoint.engine.incarnation}
                 control.write(handshake.encode(Kind.IDENTITY, identity))
                 control.close()
                 return None
+            if not admit(kind):
+                raise _Refused("busy", "too many connections wait to be accepted")
+            if kind == Kind.VISIT:
+                await _be_visited(endpoint, control, body, patience)
+                return None
             hello = handshake.decode_setup(body)
             _check_version(hello)
-            if not admit():
-                raise _Refused("busy", "too many connections wait to be accepted")
             endpoint.meet(hello)
             link = await _welcome(endpoint, control, hello)
             await expect(control, Kind.READY)
@@ -270,16 +374,23 @@ def _refuse(control: Control, refusal: Refusal) -> None:
     control.write(handshake.encode(Kind.REFUSE, body))
 
 
-async def _welcome(endpoint: Hub, control: Control, hello: Setup) -> Link:
-    ours = await endpoint.describe()
-    pairs = pair(ours, hello.planes)
+async def _match(
+    endpoint: Hub, ours: tuple[RemotePlane, ...], other: Introduction
+) -> tuple[list[tuple[RemotePlane, RemotePlane]], list[PairedPlane]]:
+    """Pairs our planes and a connector's, those that there is a way for."""
+    pairs = pair(ours, other.planes)
     planes = await _pair_with_hops(endpoint, pairs)
     if not planes:
         raise _Refused(
-            "planes", f"no plane in common: there {_list(ours)}; here {_list(hello.planes)}"
+            "planes", f"no plane in common: there {_list(ours)}; here {_list(other.planes)}"
         )
     used = {plane.local.number for plane in planes}
-    pairs = [(one, two) for one, two in pairs if one.number in used]
+    return [(one, two) for one, two in pairs if one.number in used], planes
+
+
+async def _welcome(endpoint: Hub, control: Control, hello: Setup) -> Link:
+    ours = await endpoint.describe()
+    pairs, planes = await _match(endpoint, ours, hello)
     mtus = [min(one.mtu, two.mtu) for one, two in pairs]
     link = await _when_there_is_room(lambda: Link(endpoint, mtu=_mtu(endpoint, mtus)))
     endpoint.add_link(link)

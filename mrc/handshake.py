@@ -13,6 +13,9 @@ field of which is checked. Unknown fields are passed over, for a later version m
     CLOSE or ABORT with its reason   ◄─►  ends it; an end without either is a hint of a crash
 
 IDENTIFY asks who is there, and IDENTITY tells the incarnation, without setting anything up.
+
+VISIT and VISITED tell planes and no more: until the visitor's control connection ends each side
+knows the other as a peer, whose probes are answered on every path, and there is no connection.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ __all__ = [
     "HEADER_SIZE",
     "MAX_BODY",
     "VERSIONS",
+    "Introduction",
     "Kind",
     "Lent",
     "Refusal",
@@ -40,6 +44,7 @@ __all__ = [
     "VersionMismatch",
     "decode_header",
     "decode_identity",
+    "decode_introduction",
     "decode_refusal",
     "decode_setup",
     "encode",
@@ -80,6 +85,8 @@ class Kind(enum.IntEnum):
     ABORT = 6
     IDENTIFY = 7
     IDENTITY = 8
+    VISIT = 9
+    VISITED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,22 +122,31 @@ class Refusal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What HELLO and WELCOME say.
+class Introduction:
+    """What VISIT and VISITED say.
 
     Attributes:
         versions: Bitmap of protocol versions.
         incarnation: Of the endpoint.
         planes: All of it.
-        pairs: In WELCOME: numbers of the connector's and the listener's plane of each pair.
-        attributes: Of the queue pair.
-        lent: For the message layer.
+        pairs: In an answer: numbers of the connector's and the listener's plane of each pair.
     """
 
     versions: int
     incarnation: int
     planes: tuple[RemotePlane, ...]
     pairs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup(Introduction):
+    """What HELLO and WELCOME say.
+
+    Attributes:
+        attributes: Of the queue pair.
+        lent: For the message layer.
+    """
+
     attributes: Attributes
     lent: Lent
 
@@ -235,8 +251,8 @@ def _parse(body: bytes, where: str) -> _Object:
     return _Object(value, where)
 
 
-def encode_setup(kind: Kind, setup: Setup) -> bytes:
-    """HELLO or WELCOME."""
+def encode_setup(kind: Kind, setup: Introduction) -> bytes:
+    """HELLO, WELCOME, VISIT or VISITED."""
     body = asdict(setup)
     body["planes"] = [{**plane, "address": str(plane["address"])} for plane in body["planes"]]
     return encode(kind, body)
@@ -249,19 +265,35 @@ def decode_setup(body: bytes) -> Setup:
         ProtocolError: A field is missing, of the wrong type, out of range or contradicts another.
     """
     top = _parse(body, "setup")
+    known = _introduction(top)
+    return Setup(
+        **{member.name: getattr(known, member.name) for member in fields(Introduction)},
+        attributes=_attributes(top.object("attributes")),
+        lent=_lent(top.object("lent")),
+    )
+
+
+def decode_introduction(body: bytes) -> Introduction:
+    """Reads the body of VISIT or VISITED.
+
+    Raises:
+        ProtocolError: As `decode_setup`.
+    """
+    return _introduction(_parse(body, "setup"))
+
+
+def _introduction(top: _Object) -> Introduction:
     planes = tuple(_plane(value) for value in top.array("planes", MAX_PLANES))
     if len({plane.number for plane in planes}) < len(planes):
         raise ProtocolError("set-up: two planes have one number")
     names = [plane.id for plane in planes if plane.id]
     if len(set(names)) < len(names):
         raise ProtocolError("set-up: two planes have one id")
-    return Setup(
+    return Introduction(
         versions=top.integer("versions", 0, 0xFFFF),
         incarnation=top.integer("incarnation", 0, (1 << 64) - 1),
         planes=planes,
         pairs=_pairs(top.array("pairs", MAX_PLANES)),
-        attributes=_attributes(top.object("attributes")),
-        lent=_lent(top.object("lent")),
     )
 
 

@@ -14,6 +14,7 @@ import logging
 import os
 import secrets
 import weakref
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -75,6 +76,7 @@ class Hub:
         links: Who gets the events of each queue pair.
         backlogged: Links that have more to submit than the ring had room for.
         listeners: Who is to be closed with it.
+        probes: Who gets the end of each EV probe, by its tag.
         closes_when_unused: Nobody but the links holds it: it ends with the last of them.
     """
 
@@ -93,6 +95,8 @@ class Hub:
         self._starting = asyncio.Lock()
         self._domains = itertools.count(1)
         self._peers: dict[int, _Peer] = {}  # by the engine's number
+        self._guests: Counter[int] = Counter()
+        self.probes: dict[int, asyncio.Future[EngineEvent]] = {}
         self._process = os.getpid()
 
     async def start(self) -> None:
@@ -151,6 +155,10 @@ class Hub:
             self._loop.remove_reader(engine.fd)
         engine.close()
         self._peers.clear()
+        self._guests.clear()
+        for ended in self.probes.values():
+            ended.cancel()
+        self.probes.clear()
         self._starting = asyncio.Lock()  # the next loop's
 
     def close_when_unused(self) -> None:
@@ -178,7 +186,12 @@ class Hub:
             raise AfterForkError("not usable after fork: open a new endpoint in the child")
         return self._engine
 
-    # What links and set-ups ask for.
+    @property
+    def steering(self) -> Steering | None:
+        """Our ways through the topology; None: packets go out plain."""
+        return self._steering
+
+    # What links, set-ups and probers ask for.
 
     def next_domain(self) -> int:
         """A protection domain that no other connection has."""
@@ -270,8 +283,20 @@ class Hub:
         # The core knows a peer until the last of its queue pairs has stopped to linger.
         self._loop.call_later(self.config.linger + 0.1, self._remove_peer, number)
 
+    def add_guest(self, incarnation: int, planes: Sequence[PeerPlane], site: str) -> int:
+        """As `add_peer`, of one that stays without a link until `leave`."""
+        number = self.add_peer(incarnation, planes, site)
+        self._guests[number] += 1
+        return number
+
+    def leave(self, number: int) -> None:
+        """A guest is none any more."""
+        self._guests[number] -= 1
+        if not self._guests[number] and self.open:
+            self._remove_peer_later(number)
+
     def _remove_peer(self, number: int) -> None:
-        in_use = any(link.peer == number for link in self.links.values())
+        in_use = self._guests[number] or any(link.peer == number for link in self.links.values())
         if in_use or number not in self._peers or not self.open:
             return
         if self.engine.remove_peer(number):
@@ -318,5 +343,9 @@ class Hub:
             for link in list(self.links.values()):
                 if link.peer == event.peer:
                     link.on_event(event)
+        elif event.type == _native.EVENT_PROBE:
+            ended = self.probes.pop(event.tag)
+            if not ended.done():
+                ended.set_result(event)
         elif event.qp in self.links:
             self.links[event.qp].on_event(event)

@@ -18,6 +18,7 @@ from mrc.connection import Connection
 from mrc.control import DEFAULT_PORT, Control, bind, parse_target
 from mrc.endpoint import Endpoint, endpoint_for
 from mrc.errors import ConfigError, ConnectionClosedOK, ConnectionLost
+from mrc.handshake import Kind
 from mrc.link import Link
 from mrc.places import Places
 
@@ -25,6 +26,9 @@ __all__ = ["Listener", "listen"]
 
 CALLERS: Final = 4
 """Control connections for each place of the backlog, said HELLO or not."""
+
+VISITORS: Final = 16
+"""Those that only probe paths: they may stay, and must leave room for connections."""
 
 
 class Listener:
@@ -50,6 +54,7 @@ class Listener:
         # A connector may try several addresses at once, and say HELLO on one of them.
         self._callers = Places(CALLERS * backlog)
         self._setups = Places(backlog)
+        self._visitors = Places(VISITORS)
         self._ready: asyncio.Queue[Link | None] = asyncio.Queue()
         self._open = self._closed = False
         self._starting = asyncio.Lock()
@@ -133,7 +138,9 @@ class Listener:
             control.refuse_busy()
             return
 
-        def admit() -> bool:
+        def admit(kind: Kind) -> bool:
+            if kind == Kind.VISIT:
+                return self._visitors.take(task, control)
             return self._setups.take(task, control, waiting=self._ready.qsize())
 
         try:
@@ -143,6 +150,7 @@ class Listener:
             raise
         finally:
             self._setups.leave(task)
+            self._visitors.leave(task)
             self._callers.leave(task)
         if link is not None:
             if self._open:

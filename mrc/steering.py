@@ -37,6 +37,16 @@ class Steering:
         self._topology = topology
         self._name = self._here(planes)
 
+    @property
+    def topology(self) -> Topology:
+        """The fabric."""
+        return self._topology
+
+    @property
+    def here(self) -> str:
+        """Our name in it."""
+        return self._name
+
     @classmethod
     def of(cls, config: Config, planes: Sequence[LocalPlane]) -> Steering | None:
         """That of an endpoint with these settings and planes; None: its packets go out plain."""
@@ -66,8 +76,8 @@ class Steering:
             raise ConfigError(f"the planes are of different hosts: {', '.join(sorted(names))}")
         return names.pop()
 
-    def template(self, addresses: Iterable[Address]) -> Template:
-        """All paths to the peer that has these addresses.
+    def name_of(self, addresses: Iterable[Address]) -> str:
+        """The name of the peer that has these addresses.
 
         Raises:
             HandshakeError: No host, or more than one, of the topology has them.
@@ -76,4 +86,12 @@ class Steering:
         host = hosts.pop() if len(hosts) == 1 else None
         if host is None:
             raise HandshakeError("the peer's addresses are not those of a host of the topology")
-        return self._topology.template(self._name, host.name)
+        return host.name
+
+    def template(self, addresses: Iterable[Address]) -> Template:
+        """All paths to the peer that has these addresses.
+
+        Raises:
+            HandshakeError: As `name_of`.
+        """
+        return self._topology.template(self._name, self.name_of(addresses))

@@ -512,6 +512,33 @@ def test_an_ev_probe_that_nobody_answers_ends_by_its_timeout() -> None:
     assert (event.tag, event.status) == (42, PEER_SILENT)
 
 
+def test_a_round_trip_is_its_own_answer_and_comes_back_by_its_carrier() -> None:
+    net = Net(1)
+    request = net.ffi.new("mrc_probe *")
+    request.carrier.version = 6
+    request.carrier.bytes = bytes.fromhex("fc000000010002000100030000000000")
+    request.timeout, request.tag, request.ev = 20 * MS, 42, 7
+    assert net.lib.mrc_endpoint_probe(net.endpoint(0), net.now, request) == 0
+    out = net.ffi.new("mrc_frame_out *")
+    while net.lib.mrc_endpoint_transmit(net.endpoint(0), net.now, out):
+        slices = [out.slices[index] for index in range(out.slice_count)]
+        frame = bytearray(b"".join(bytes(net.ffi.buffer(s.base, s.size)) for s in slices))
+        if frame[20] == 41:  # IPv6 in IPv6
+            break
+    assert frame[38:54] == bytes(request.carrier.bytes)
+    assert frame[22:38] == frame[54 + 8 : 54 + 24] == frame[54 + 24 : 54 + 40]  # from us to us
+    frame[38:54] = bytes.fromhex("fc0000000300") + bytes(10)  # as the last switch leaves it
+    data = net.ffi.from_buffer(frame)
+    came = net.ffi.new("mrc_frame_in *", {"size": len(frame), "data": data})
+    net.pass_time(3 * MS)
+    for _ in range(2):  # a copy of it ends nothing
+        net.lib.mrc_endpoint_receive(net.endpoint(0), net.now, came)
+    net.kick(0)
+    net.pass_time(MS)
+    (event,) = net.events(ON_PROBE)
+    assert (event.tag, event.status, event.rtt, event.ev) == (42, 0, 3 * MS, 7)
+
+
 def test_a_denied_ev_carries_nothing_until_it_is_given_back() -> None:
     """The network fails the test when a denied EV carries data."""
     net = Net(1, planes=[Link()] * 2, config={"ev_count": 16, "ev_backup": 0})

@@ -17,12 +17,14 @@ from mrc.errors import ProtocolError
 from mrc.handshake import (
     HEADER_SIZE,
     MAX_BODY,
+    Introduction,
     Kind,
     Lent,
     Setup,
     VersionMismatch,
     decode_header,
     decode_identity,
+    decode_introduction,
     decode_refusal,
     decode_setup,
     encode,
@@ -67,6 +69,20 @@ def test_a_setup_is_read_as_it_was_written(planes: int) -> None:
     kind, size = decode_header(frame[:HEADER_SIZE])
     assert (kind, size) == (Kind.HELLO, len(frame) - HEADER_SIZE)
     assert decode_setup(frame[HEADER_SIZE:]) == setup(planes)
+
+
+def test_an_introduction_is_read_as_it_was_written_and_has_no_queue_pair() -> None:
+    whole = setup()
+    known = Introduction(
+        versions=whole.versions,
+        incarnation=whole.incarnation,
+        planes=whole.planes,
+        pairs=whole.pairs,
+    )
+    body = encode_setup(Kind.VISIT, known)[HEADER_SIZE:]
+    assert decode_introduction(body) == known
+    with pytest.raises(ProtocolError, match="attributes is missing"):
+        decode_setup(body)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +165,13 @@ def test_fields_of_a_later_version_are_passed_over() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
-    for decode in (decode_setup, decode_refusal, decode_identity, decode_header):
+    for decode in (
+        decode_setup,
+        decode_introduction,
+        decode_refusal,
+        decode_identity,
+        decode_header,
+    ):
         try:
             decode(body)
         except ProtocolError:

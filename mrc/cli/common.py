@@ -293,6 +293,12 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"UDP port of the data packets, the same on both sides (default {DEFAULT_PORT})",
     )
     parser.add_argument(
+        "--topology",
+        metavar="FILE",
+        help="the fabric, as mrc-paths reads it: name the way of each packet by SRv6 "
+        "(default: let the switches choose)",
+    )
+    parser.add_argument(
         "-v",
         "--verbose",
         action="store_true",
@@ -324,7 +330,14 @@ def config_from(arguments: argparse.Namespace) -> Config:
     Raises:
         ConfigError: One is out of range.
     """
-    return Config(mtu=arguments.mtu, udp_port=arguments.udp_port)
+    if arguments.topology is None:
+        return Config(mtu=arguments.mtu, udp_port=arguments.udp_port)
+    return Config(
+        mtu=arguments.mtu,
+        udp_port=arguments.udp_port,
+        routing="srv6",
+        topology=arguments.topology,
+    )
 
 
 def planes_from(arguments: argparse.Namespace) -> Sequence[str] | None:

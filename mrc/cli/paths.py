@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,18 +11,6 @@ from mrc.cli.common import CommandError, ExitCode, Parser, Result, run, write_ou
 from mrc.planes import discover
 from mrc.topology import Host, Path, Topology
 from mrc.topology_file import DEFAULT_FILE, load
-
-
-def _host(topology: Topology, text: str) -> Host:
-    """A host by its name or by one of its addresses."""
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return topology.host(text)
-    host = topology.host_of(address)
-    if host is None:
-        raise CommandError(ExitCode.USAGE, f"no host of the topology has the address {address}")
-    return host
 
 
 def _here(topology: Topology) -> Host:
@@ -65,8 +52,8 @@ def _text(topology: Topology, paths: Iterable[Path]) -> str:
 
 async def _paths(arguments: argparse.Namespace, result: Result) -> None:
     topology = load(arguments.topology)
-    destination = _host(topology, arguments.host)
-    source = _here(topology) if arguments.source is None else _host(topology, arguments.source)
+    destination = topology.find_host(arguments.host)
+    source = _here(topology) if arguments.source is None else topology.find_host(arguments.source)
     paths = topology.paths(source.name, destination.name)
     result |= {"from": source.name, "to": destination.name}
     result["paths"] = [_object(topology, path) for path in paths]

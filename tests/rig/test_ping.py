@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mrc-ping and mrc-trace over real packets: userspace switches, Linux's own, and bare planes.
+
+a ─ t0a ─┬─ t1a ─┬─ t0b ─ b        in each of two planes
+         └─ t1b ─┘
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig.test_cli import Command
+from topologies import TWO_BY_TWO
+
+from mrc.topology_file import parse
+from tools.rig import Rig
+from tools.rig.fabric_rig import FabricRig
+from tools.rig.host import Host
+from tools.rig.kernel_fabric import KernelFabric
+
+pytestmark = pytest.mark.rig
+
+PLANES = ("--planes", "p0,p1")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    made = tmp_path_factory.mktemp("fabric") / "topology.toml"
+    made.write_text(TWO_BY_TWO)
+    return str(made)
+
+
+@pytest.fixture(scope="module")
+def shared(file: str) -> Iterator[FabricRig]:
+    with FabricRig(Path(file)) as rig:
+        yield rig
+
+
+@pytest.fixture
+def rig(shared: FabricRig) -> Iterator[FabricRig]:
+    """A fabric that nothing is wrong with."""
+    yield shared
+    for host in shared.hosts:
+        host.kill()
+    for plane in (0, 1):
+        for tier in shared.topology.tiers:
+            for switch in tier.switches:
+                shared.fabric.silence(plane, switch, on=False)
+    for each in shared.fabric.status()["down"]:
+        shared.fabric.link(each["plane"], each["node"], each["next"], up=True)
+
+
+def listen(host: Host, file: str | None, *words: str) -> Command:
+    """mrc-recv, which answers probes like any listener."""
+    topology = () if file is None else ("--topology", file)
+    receiver = Command(host, "mrc-recv", "--discard", *PLANES, *topology, *words)
+    receiver.wait_until_it_says("waiting")
+    return receiver
+
+
+def ping(host: Host, *words: str, code: int) -> dict[str, Any]:
+    command = Command(host, "mrc-ping", *PLANES, "--json", "--interval", "0.01", *words)
+    found: dict[str, Any] = json.loads(command.end(code))
+    assert found["exit_code"] == code
+    return found
+
+
+def test_every_path_answers_and_is_named(rig: FabricRig, file: str) -> None:
+    listen(rig.hosts[1], file)
+    found = ping(rig.hosts[0], "b", "--topology", file, code=0)
+    assert {tuple(each["hops"]) for each in found["paths"]} == {
+        ("a", "t0a", t1, "t0b", "b") for t1 in ("t1a", "t1b")
+    }
+    for each in found["paths"]:
+        assert (each["sent"], each["answered"]) == (3, 3)
+        # Eight links of 100 us and of 1 ms, there and back.
+        assert 4_400 <= each["rtt_min_us"] <= each["rtt_median_us"] <= each["rtt_max_us"]
+    assert {name: each["paths"] for name, each in found["planes"].items()} == {"p0": 2, "p1": 2}
+    assert found["faults"] == []
+
+
+def test_a_dead_link_is_named_by_its_silent_paths(rig: FabricRig, file: str) -> None:
+    listen(rig.hosts[1], file)
+    rig.fabric.link(1, "t0a", "t1b", up=False)
+    words = ("--topology", file, "--timeout", "0.3")
+    found = ping(rig.hosts[0], "b", *words, code=1)
+    assert found["error"].startswith("1 of 4 paths are silent; at fault: link t0a-t1b")
+    silent = [each for each in found["paths"] if not each["answered"]]
+    assert [(each["plane"], each["hops"][2]) for each in silent] == [("p1", "t1b")]
+    assert silent[0]["rtt_min_us"] is None
+    (fault,) = found["faults"]
+    assert {"kind": "link", "nodes": ["t0a", "t1b"]} in fault["elements"]
+    assert all("t1a" not in each["nodes"] for each in fault["elements"])
+
+
+def test_a_ping_disturbs_no_listener_that_waits_for_one_connection(
+    rig: FabricRig, file: str, tmp_path: Path
+) -> None:
+    receiver = listen(rig.hosts[1], file, "--once")
+    for _ in range(2):
+        ping(rig.hosts[0], "b", "--topology", file, "--count", "1", code=0)
+    sent = tmp_path / "file"
+    sent.write_bytes(bytes(100_000))
+    sender = Command(rig.hosts[0], "mrc-send", *PLANES, "--topology", file, str(sent),
+                     f"[{rig.hosts[1].address(0)}]:4791")  # fmt: skip
+    sender.end(0)
+    receiver.end(0)
+
+
+def test_a_loop_that_is_interrupted_tells_what_it_has(rig: FabricRig, file: str) -> None:
+    listen(rig.hosts[1], file)
+    words = ("--topology", file, "--loop", "--interval", "0.05", "--timeout", "0.1", "--json")
+    command = Command(rig.hosts[0], "mrc-ping", *PLANES, *words, "b")
+    rig.hosts[0].run(["sleep", "1"])
+    rig.fabric.silence(0, "t1a", on=True)
+    command.wait_until_it_says("p0 0x0000 (a t0a t1a t0b b): silent")
+    rig.fabric.silence(0, "t1a", on=False)
+    command.wait_until_it_says("answers again")
+    command.interrupt()
+    found = json.loads(command.end(130))
+    assert found["error"] == "interrupted"
+    assert found["sweeps"] > 3
+    assert all(0 < each["answered"] <= each["sent"] for each in found["paths"])
+
+
+def test_nobody_listening_is_exit_code_3_and_json_all_the_same(rig: FabricRig, file: str) -> None:
+    found = ping(rig.hosts[0], "b", "--topology", file, code=3)
+    assert "nobody listens" in found["error"]
+    assert found["paths"] == []
+
+
+def test_256_entropy_values_are_swept_without_a_topology() -> None:
+    with Rig(planes=2) as bare:
+        listen(bare.hosts[1], None)
+        target = f"[{bare.hosts[1].address(0)}]:4791"
+        found = ping(bare.hosts[0], target, "--evs", "256", "-c", "2", code=0)
+        assert len({each["ev"] for each in found["paths"]}) == 256
+        assert all(each["hops"] is None and each["answered"] == 2 for each in found["paths"])
+        assert {name: each["sent"] for name, each in found["planes"].items()} == {
+            "p0": 256,
+            "p1": 256,
+        }
+
+
+def test_linux_s_own_switches_carry_probes_by_every_path(file: str) -> None:
+    with KernelFabric(parse(TWO_BY_TWO)) as fabric:
+        listen(fabric.hosts["b"], file)
+        fabric.watch()
+        found = ping(fabric.hosts["a"], "b", "--topology", file, code=0)
+        for path in fabric.topology.paths("a", "b"):
+            assert fabric.seen("t0a", path.plane)[path.address] >= 3
+        assert len(found["paths"]) == 4
+        fabric.remove_switch("t1a", 0)
+        words = ("--topology", file, "--timeout", "0.3")
+        found = ping(fabric.hosts["a"], "b", *words, code=1)
+        assert [each["hops"][2] for each in found["paths"] if not each["answered"]] == ["t1a"]
