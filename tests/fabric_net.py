@@ -107,7 +107,7 @@ class Net:
         usids: Mapping[str, int] | None = None,
         fields: Mapping[str, tuple[int, int]] | None = None,
         seed: int = 1,
-        packets: int = 20_000,
+        packets: int = 2500,
         frame_size: int = 2048,
     ) -> None:
         self.names = list(dict.fromkeys(name for link in links for name in link.ends))

@@ -170,7 +170,7 @@ def test_whatever_happens_all_arrives_once_in_order_and_nothing_is_broken(seed: 
     live(seed, rounds=60)
 
 
-@quick
+@settings(quick, max_examples=8)
 @given(seeds)
 def test_connections_that_are_given_up_or_closed_end_once_and_leave_nothing(seed: int) -> None:
     die(seed, rounds=20)

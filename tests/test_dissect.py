@@ -268,10 +268,14 @@ def test_a_trimmed_packet_can_be_built() -> None:
 def test_no_truncation_breaks_the_dissector(
     vector: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What cannot be read is shown raw; the bytes stay what they are."""
+    """What cannot be read is shown raw; the bytes stay what they are.
+
+    Anywhere in the headers, and at the end: inside the payload one place is like another.
+    """
     monkeypatch.setattr(conf, "debug_dissector", False)
     packet = packet_of(vector)
-    for size in range(bth_at(packet) + 1, len(packet)):
+    first = bth_at(packet) + 1
+    for size in {*range(first, len(packet))} - {*range(first + 48, len(packet) - 8)}:
         for cut in (packet[:size], sound(packet[:size] + bytes(4))):
             assert rebuilt(dissected(cut)) == cut, size
 

@@ -70,7 +70,7 @@ def burst(net: Net, count: int, *, size: int = 1000, dscp: int = TRIMMABLE, ecn:
     rate=st.integers(10**6, 10**11),
     delay=st.integers(0, 10 * MS),
 )
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_a_link_carries_its_rate_to_the_nanosecond(sizes: list[int], rate: int, delay: int) -> None:
     net = Net(
         [Link(ends=("a", "t0"), rate=rate, delay=delay), Link(ends=("t0", "b"), rate=10**12)], TO_B
@@ -385,7 +385,7 @@ def fates(seed: int, order: list[int]) -> Counter[bytes]:
 
 
 @given(seed=st.integers(0, 2**63), order=st.permutations(range(150)))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_a_seed_gives_each_packet_its_fate_in_whatever_order_it_comes(
     seed: int, order: list[int]
 ) -> None:
@@ -441,7 +441,7 @@ def test_a_rule_for_an_ev_leaves_the_others_alone() -> None:
 
 
 def test_losses_come_in_runs_and_as_often_as_told() -> None:
-    net = Net(one_switch(), TO_B)
+    net = Net(one_switch(), TO_B, packets=10_000)
     net.rule({"loss": 100_000, "loss_run": 10})
     for number in range(10_000):
         net.enter("a", "t0", frame(number, 0, ev=number % 8), at=number * 1000)

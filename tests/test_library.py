@@ -402,7 +402,7 @@ def test_waiting_calls_can_be_cancelled_at_any_step() -> None:
 @pytest.mark.parametrize("forged", ["before", "behind", "key"])
 def test_a_write_outside_the_region_writes_nothing(forged: str) -> None:
     async def main() -> None:
-        async with joined() as (one, two):
+        async with joined(mrc.Config(crash_after=0.05)) as (one, two):
             memory = bytearray(b"untouched")
             remote = one.remote(two.register(memory).descriptor)
             start = {"before": remote.va - 1, "behind": remote.va + 1, "key": remote.va}[forged]

@@ -24,7 +24,7 @@ ALLOWED_CALLS = {"memcpy", "memmove", "memset", "memcmp", "__assert_fail", "__st
 ALLOWED_CALLS |= {"__popcountdi2"}
 
 CFLAGS = [
-    *("-std=c11", "-O2", "-fno-pie", "-Werror", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion"),
+    *("-std=c11", "-O1", "-fno-pie", "-Werror", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion"),
     *("-Wshadow", "-Wstrict-prototypes", "-Wmissing-prototypes", "-Wcast-qual"),
 ]
 

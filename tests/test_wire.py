@@ -224,7 +224,7 @@ def test_a_byte_behind_the_packet_is_refused(vector: dict[str, Any]) -> None:
 # ---- Round trips
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(mapping=mappings())
 def test_what_is_encoded_decodes_to_the_same_mapping(mapping: dict[str, Any]) -> None:
     assert decode(encode(mapping)) == mapping
