@@ -363,7 +363,7 @@ class Engine:
 
     def probe(
         self, peer: int, plane: int, ev: int, tag: int, *,
-        destination: Address | None = None, carrier: Address | None = None, timeout: int, size: int,
+        destination: Address, timeout: int, size: int,
     ) -> bool:  # fmt: skip
         """Sends an EV probe by a peer's plane; it ends in one EVENT_PROBE with this tag.
 
@@ -372,8 +372,7 @@ class Engine:
             plane: Ours.
             ev: Its entropy value.
             tag: 64 bits for the event.
-            destination: Who answers; None with a carrier.
-            carrier: SRv6: where it goes instead of to anybody; must lead back to us.
+            destination: Who answers.
             timeout: ns.
             size: Bytes of the IP packet; less than its headers: no padding.
 
@@ -386,7 +385,6 @@ class Engine:
         out = ffi.new("mrc_probe *")
         out.plane, out.ev, out.tag, out.timeout, out.size = plane, ev, tag, timeout, size
         _fill_address(out.destination, destination)
-        _fill_address(out.carrier, carrier)
         status = lib.mrc_engine_probe(self.raw, peer, out)
         if status == lib.MRC_ERROR_STATE:
             return False

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mrc import prober, unclosed
+from mrc import unclosed
 from mrc.config import Config
 from mrc.control import DEFAULT_PORT, parse_targets
 from mrc.errors import ConfigError
@@ -148,22 +148,6 @@ class Endpoint:
         targets = parse_targets(target)
         await self.start()
         return await establish.visit(self._hub, targets, timeout=timeout)
-
-    async def survey(self, host: str) -> Prober:
-        """Prepares probes through the fabric towards a host, to which nothing is said.
-
-        For endpoints with `routing="srv6"`. The endpoint is started if it is not.
-
-        Args:
-            host: Its name in the topology, or an address of it.
-
-        Raises:
-            ConfigError: Without a topology, or there is no such host in it.
-            HandshakeError: No plane leads there.
-            MRCError, OSError: As `start`.
-        """
-        await self.start()
-        return await prober.survey(self._hub, host)
 
     def planes(self) -> tuple[PlaneInfo, ...]:
         """Every plane as it is now, in the order of their numbers.

@@ -355,22 +355,6 @@ class Topology:
             raise ConfigError(f"no host of the topology has the address {address}")
         return host
 
-    def round_trips(self, path: Path) -> list[tuple[str, ipaddress.IPv6Address | None]]:
-        """For each switch of a path, in order, the carrier that leads to it and back to the source.
-
-        None: the way does not fit one address, which needs twice as many uSIDs as there are links
-        to the switch (F3216 has six).
-        """
-        room = min((128 - self.block.prefixlen) // USID_BITS, MAX_CARRIER_USIDS)
-        template = self.template(path.hops[0], path.hops[-1])
-        home = self.usid(path.hops[0], path.plane)
-        trips: list[tuple[str, ipaddress.IPv6Address | None]] = []
-        for hop in range(1, len(path.hops) - 1):
-            usids = (*path.usids[:hop], *path.usids[: hop - 1][::-1], home)
-            fits = len(usids) <= room
-            trips.append((path.hops[hop], template.carrier(usids) if fits else None))
-        return trips
-
     def path(self, source: str, destination: str, ev: int, routing: Routing = "srv6") -> Path:
         """The path that an EV names.
 

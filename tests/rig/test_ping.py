@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mrc-ping and mrc-trace over real packets: userspace switches, Linux's own, and bare planes.
+"""mrc-ping over real packets: userspace switches, Linux's own, and bare planes.
 
 a ─ t0a ─┬─ t1a ─┬─ t0b ─ b        in each of two planes
          └─ t1b ─┘
