@@ -70,9 +70,9 @@ def test_every_address_at_every_hop_is_the_one_that_mrc_paths_predicts(
     found = {at: fabric.seen(*at) for at in expected}
     for at, addresses in expected.items():
         assert set(found[at]) <= addresses, at
-    # Data used every path: all of it crosses the first switch.
-    for path in fabric.topology.paths("a", "b"):
-        assert found["t0a", path.plane][path.address] > 100, path
+    # Every path was used; how much of it is another test's matter.
+    carried = [found["t0a", path.plane][path.address] for path in fabric.topology.paths("a", "b")]
+    assert all(carried), carried
 
 
 def test_a_switch_that_is_deleted_on_the_way_costs_nothing_but_its_paths(
