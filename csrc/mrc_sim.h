@@ -20,13 +20,15 @@ enum {
 /* What ports have in common: their end of the link, and the queue in front of it. */
 typedef struct mrc_sim_kind {
     uint64_t rate_bps;
-    int64_t delay; /* of propagation */
+    int64_t delay;  /* of propagation */
+    int64_t jitter; /* of each packet, uniform on top of delay: they overtake; below 2^32 */
     uint32_t data_limit;    /* bytes that may wait; UINT32_MAX: any */
     uint32_t control_limit; /* the same */
     uint32_t mark_from; /* CE at dequeue: never while no more wait, */
     uint32_t mark_to;   /* always from here on; 0: never */
     uint32_t control_weight; /* control packets for each data packet; 0: strictly first */
     uint32_t loss_ppm;  /* of the packets that leave by it, at random */
+    uint32_t duplicate_ppm; /* the same, of those that arrive twice */
     bool trim;          /* what finds the queue full is cut, if it may be */
 } mrc_sim_kind;
 
@@ -70,12 +72,13 @@ typedef struct mrc_sim_times {
     uint32_t qp;       /* index of the queue pair that carries it */
 } mrc_sim_times;
 
-/* Something happens to a link, which both its ends belong to. */
+/* Something happens to a link: to both its ends, or to what one of them sends. */
 typedef struct mrc_sim_fault {
     int64_t time;
     uint32_t port; /* either end */
-    uint32_t kind; /* of both ends from now on; UINT32_MAX: as it is */
-    bool up;       /* false: what is on it and comes to it is lost; a host at its end is told */
+    uint32_t kind; /* from now on; UINT32_MAX: as it is */
+    bool up;       /* false: what is on it and comes to it is lost; a host at the port is told */
+    bool one_way;  /* what the peer of the port sends is not concerned, nor is a host there told */
 } mrc_sim_fault;
 
 /* A description; all arrays are copied. */
@@ -99,6 +102,7 @@ typedef struct mrc_sim_setup {
     uint32_t chunks;   /* most records of 64 packets in flight, of a host that sends */
     int64_t warm_up;   /* ps before 0, in which the endpoints probe their planes */
     uint32_t log_room; /* records kept; all are hashed */
+    uint64_t max_events; /* after which a run fails, as one that goes in circles; 0: any number */
     /* Frames travel with their payload, ICRC right, and memory is written: slow, and the same. */
     bool payload;
 } mrc_sim_setup;
@@ -110,7 +114,8 @@ mrc_sim *mrc_sim_new(const mrc_sim_setup *setup, const char **problem);
 void mrc_sim_free(mrc_sim *sim);
 
 /* Runs until `until`; with until_ended at most until every flow has ended. 1: all have; 0: not yet;
- * MRC_ERROR_FULL: memory ran out, and the run means nothing. */
+ * MRC_ERROR_FULL: memory ran out, and the run means nothing; MRC_ERROR_STATE: max_events are
+ * over. */
 int mrc_sim_run(mrc_sim *sim, int64_t until, bool until_ended);
 
 int64_t mrc_sim_now(const mrc_sim *sim);
@@ -126,17 +131,23 @@ typedef struct mrc_sim_totals {
     uint64_t dropped; /* of a full queue, or without a way */
     uint64_t lost;    /* at random */
     uint64_t dead;    /* on a link that was down */
+    uint64_t duplicated;
     uint64_t packets; /* in the fabric now */
     uint64_t packets_peak;
     uint64_t flows_ended;
     uint64_t flows_failed;
+    uint64_t flows_received; /* how often a destination was told of one */
     uint64_t log_hash;
     uint64_t log_count;
     uint64_t host_bytes;   /* memory of hosts and endpoints */
     uint64_t fabric_bytes; /* of ports, switches, packets and events */
     uint64_t drop_rate;    /* mrc_counters, summed over hosts: probes beyond the answer rate, */
     uint64_t controls_full; /* answers for which a host had no room */
-    uint64_t drop_stale;    /* and answers that nobody waited for */
+    uint64_t drop_stale;    /* and answers that nobody waited for; */
+    uint64_t writes; /* in use at hosts now: requests, */
+    uint64_t chunks; /* records of packets in flight, */
+    uint64_t immediates; /* immediates that wait for earlier packets, */
+    uint64_t controls; /* and answers not yet sent */
 } mrc_sim_totals;
 
 void mrc_sim_get_totals(const mrc_sim *sim, mrc_sim_totals *totals);

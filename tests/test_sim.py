@@ -246,6 +246,41 @@ def test_lost_packets_are_sent_again() -> None:
     assert done.qps()["packets_retransmitted"].sum() >= done.totals().lost / 2
 
 
+def test_duplicates_and_packets_that_overtake_change_nothing_but_the_log() -> None:
+    topology = small()
+    odd = dataclasses.replace(topology.kinds[2], duplicate=0.05, jitter=5e-6)
+    done = run(
+        dataclasses.replace(topology, kinds=(*topology.kinds[:2], odd)),
+        sim.permutation(16, size=1 << 18, seed=1),
+    )
+    totals = done.totals()
+    sent = totals.packets_sent + totals.duplicated
+    assert totals.duplicated > 50
+    assert sent == totals.packets_delivered + totals.dropped + totals.packets
+    assert totals.flows_received == 16
+    assert done.qps()["bytes_received"].sum() == 16 << 18
+
+
+def test_a_fault_of_one_way_leaves_the_other_one_alone() -> None:
+    topology = small(t0=2)
+    up = topology.up_ports(topology.switch(tier=0, index=0))[0]
+    done = run(
+        topology,
+        sim.join(sim.incast([0], 4, size=4 << 20), sim.incast([4], 0, size=4 << 20)),
+        faults=[sim.Fault(time=20e-6, port=up, up=False, one_way=True)],
+    )
+    lost = done.ports()["lost"]
+    assert lost[up] > 0
+    assert lost[topology.peer[up]] == 0
+
+
+def test_a_run_that_takes_too_many_events_fails() -> None:
+    flows = sim.permutation(16, size=1 << 17, seed=2)
+    simulation = sim.Simulation(small(), flows, sim.Settings(max_events=1000))
+    with pytest.raises(RuntimeError, match="1000 events"):
+        simulation.run()
+
+
 def test_a_host_whose_port_goes_down_goes_on_by_its_other_planes() -> None:
     topology = small(planes=2)
     port = topology.host_port(0, 1)

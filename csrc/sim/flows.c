@@ -223,6 +223,7 @@ void sim_on_event(struct mrc_sim *sim, uint32_t host, const mrc_event *event) {
     case MRC_EVENT_RECEIVE:
         flow = &sim->flows[event->immediate];
         flow->times.received = mrc_sim_now(sim);
+        sim->totals.flows_received++;
         note(sim, MRC_SIM_RECEIVED, event->immediate, MRC_OK);
         release(sim, flow, host);
         break;

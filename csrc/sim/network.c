@@ -245,6 +245,40 @@ static uint32_t onwards(const struct mrc_sim *sim, const struct sim_port *port,
     return route(&sim->switches[port->next - sim->setup.host_count], packet);
 }
 
+/* Puts a packet on the link of a port that has just sent it. */
+static void travel(struct mrc_sim *sim, uint32_t number, uint32_t index) {
+    const struct sim_port *port = &sim->ports[number];
+    const struct sim_kind *kind = &sim->kinds[port->kind];
+    struct sim_packet *packet = sim_packet(sim, index);
+    int64_t delay = kind->delay;
+
+    if (kind->jitter > 0)
+        delay += (int64_t)(prng_next(&sim->jitter) * (uint64_t)kind->jitter >> 32);
+    packet->link = number;
+    packet->port = onwards(sim, port, packet);
+    sim_schedule(sim, port->free_at + delay, SIM_ARRIVAL, index);
+}
+
+/* A second one like it, as a link that was switched over delivers. */
+static void duplicate(struct mrc_sim *sim, uint32_t number, uint32_t index) {
+    const struct sim_packet *packet = sim_packet(sim, index);
+    uint32_t twin = take(sim);
+    struct sim_packet *copied;
+
+    if (twin == SIM_NONE)
+        return;
+    copied = sim_packet(sim, twin);
+    *copied = *packet;
+    if (packet->bytes != NULL) {
+        copied->bytes = malloc(packet->size);
+        if (copied->bytes != NULL)
+            memcpy(copied->bytes, packet->bytes, packet->size);
+        sim->has_failed = sim->has_failed || copied->bytes == NULL;
+    }
+    sim->totals.duplicated++;
+    travel(sim, number, twin);
+}
+
 /* The port is free and something waits: puts it on the link. */
 static void start(struct mrc_sim *sim, uint32_t number) {
     struct sim_port *port = &sim->ports[number];
@@ -266,9 +300,9 @@ static void start(struct mrc_sim *sim, uint32_t number) {
     } else if (kind->loss_ppm != 0 && prng_below(&sim->loss, 1000000) < kind->loss_ppm) {
         lose(sim, MRC_SIM_LOST, number, index);
     } else {
-        packet->link = number;
-        packet->port = onwards(sim, port, packet);
-        sim_schedule(sim, port->free_at + kind->delay, SIM_ARRIVAL, index);
+        travel(sim, number, index);
+        if (kind->duplicate_ppm != 0 && prng_below(&sim->copies, 1000000) < kind->duplicate_ppm)
+            duplicate(sim, number, index);
     }
 }
 
@@ -378,7 +412,7 @@ static void kill_link(struct mrc_sim *sim, uint32_t port) {
 void sim_on_fault(struct mrc_sim *sim, const mrc_sim_fault *fault) {
     uint32_t ends[2] = {fault->port, sim->ports[fault->port].peer};
 
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < (fault->one_way ? 1 : 2); i++) {
         struct sim_port *port = &sim->ports[ends[i]];
         bool is_changed = port->is_up != fault->up;
         mrc_sim_record record = {

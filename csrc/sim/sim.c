@@ -61,6 +61,8 @@ int mrc_sim_run(mrc_sim *sim, int64_t until, bool until_ended) {
     while (!until_ended || !has_ended(sim)) {
         if (sim->has_failed || sim->events.has_failed)
             return MRC_ERROR_FULL;
+        if (sim->setup.max_events != 0 && sim->totals.events >= sim->setup.max_events)
+            return MRC_ERROR_STATE;
         if (!event_queue_peek(&sim->events, &event) || event.time > end) {
             sim->now = end > sim->now && end != INT64_MAX ? end : sim->now;
             break;
@@ -117,8 +119,11 @@ static const char *check_kinds(const mrc_sim_setup *setup) {
     for (uint32_t i = 0; i < setup->kind_count; i++) {
         const mrc_sim_kind *kind = &setup->kinds[i];
 
-        if (kind->rate_bps < 1000000 || kind->delay < 0 || kind->loss_ppm > 1000000)
-            return "a link has at least 1 Mb/s, a delay, and a loss of at most 10^6 ppm";
+        if (kind->rate_bps < 1000000 || kind->delay < 0 || kind->loss_ppm > 1000000 ||
+            kind->duplicate_ppm > 1000000)
+            return "a link has at least 1 Mb/s, a delay, and loses or doubles at most 10^6 ppm";
+        if (kind->jitter < 0 || kind->jitter > UINT32_MAX)
+            return "jitter is not negative and below 2^32 ps";
         if (kind->mark_to != 0 && kind->mark_to <= kind->mark_from)
             return "a marking ramp ends above its beginning";
     }
@@ -210,6 +215,8 @@ static void init_kind(struct sim_kind *kind, const mrc_sim_kind *from) {
         .ps_per_byte = (8000000000000ull << RATE_FRACTION) / from->rate_bps,
         .rate_bps = from->rate_bps,
         .delay = from->delay,
+        .jitter = from->jitter,
+        .duplicate_ppm = from->duplicate_ppm,
         .loss_ppm = from->loss_ppm,
     };
 }
@@ -220,6 +227,8 @@ static void init_network(struct mrc_sim *sim, const mrc_sim_setup *setup) {
     prng_init(&sim->loss, setup->seed, 0);
     prng_init(&sim->marks, setup->seed, 1);
     prng_init(&salts, setup->seed, UINT64_MAX - 1);
+    prng_init(&sim->jitter, setup->seed, UINT64_MAX - 2);
+    prng_init(&sim->copies, setup->seed, UINT64_MAX - 3);
     sim->free = SIM_NONE;
     for (uint32_t i = 0; i < setup->kind_count; i++)
         init_kind(&sim->kinds[i], &setup->kinds[i]);
@@ -348,6 +357,10 @@ void mrc_sim_get_totals(const mrc_sim *sim, mrc_sim_totals *totals) {
         totals->drop_rate += counters.drop_rate;
         totals->controls_full += counters.controls_full;
         totals->drop_stale += counters.drop_stale;
+        totals->writes += counters.writes;
+        totals->chunks += counters.chunks;
+        totals->immediates += counters.immediates;
+        totals->controls += counters.controls;
     }
 }
 

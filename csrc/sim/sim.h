@@ -98,7 +98,9 @@ struct sim_kind {
     uint64_t ps_per_byte; /* 16 bits of fraction */
     uint64_t rate_bps;
     int64_t delay;
+    int64_t jitter;
     uint32_t loss_ppm;
+    uint32_t duplicate_ppm;
 };
 
 struct sim_switch {
@@ -140,6 +142,8 @@ struct mrc_sim {
     struct event_queue events;
     struct prng loss;
     struct prng marks;
+    struct prng jitter;
+    struct prng copies;
 
     struct sim_packet **slabs;
     uint32_t slab_count;

@@ -70,7 +70,11 @@ class Settings:
         sack_delay: s; the delayed-SACK timer.
         ack_timeout: s; 0: from the measured RTT.
         chunks: Most records of 64 packets in flight, of a host that sends.
+        dead_after: s of silence on every plane that end a queue pair.
+        linear_cnt: Tries of a packet at the fixed timeout; at most 7.
+        exp_cnt: Tries with exponential back-off; 25 means for ever.
         warm_up: s before the first flow, in which endpoints probe their planes.
+        max_events: After which a run fails, as one that goes in circles; 0: any number.
         log_room: Log records that are kept; all are hashed.
         payload: Packets carry their payload and a right ICRC: slow, and the same run.
     """
@@ -86,26 +90,33 @@ class Settings:
     sack_delay: float = 10e-6
     ack_timeout: float = 0.0
     chunks: int = 32
+    dead_after: float = 10.0
+    linear_cnt: int = 7
+    exp_cnt: int = 25
     warm_up: float = 100e-6
+    max_events: int = 0
     log_room: int = 0
     payload: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Something happens to a link, both directions of it.
+    """Something happens to a link, both directions of it or one.
 
     Attributes:
-        time: s.
+        time: s; from minus the warm-up on.
         port: Either end.
-        up: False: what is on it and comes to it is lost; a host at its end sees its port go down.
+        up: False: what is on it and comes to it is lost; a host whose end it is sees its port go
+            down.
         kind: Index of `Topology.kinds` from now on; None: as it is.
+        one_way: Only what this port sends is concerned, and only a host at this end is told.
     """
 
     time: float
     port: int
     up: bool = True
     kind: int | None = None
+    one_way: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +132,12 @@ class Totals:
     dropped: int
     lost: int
     dead: int
+    duplicated: int
     packets: int
     packets_peak: int
     flows_ended: int
     flows_failed: int
+    flows_received: int
     log_hash: int
     log_count: int
     host_bytes: int
@@ -132,6 +145,10 @@ class Totals:
     drop_rate: int
     controls_full: int
     drop_stale: int
+    writes: int
+    chunks: int
+    immediates: int
+    controls: int
 
 
 def _pointer(name: str, array: npt.NDArray[Any]) -> Any:
@@ -141,12 +158,14 @@ def _pointer(name: str, array: npt.NDArray[Any]) -> Any:
 def _config(settings: Settings) -> Any:
     config = ffi.new("mrc_config *")
     lib.mrc_config_default(config)
-    for name in ("ev_count", "ev_backup", "ev_min_active", "trimming", "sack_threshold"):
+    counts = ("ev_count", "ev_backup", "ev_min_active", "sack_threshold", "linear_cnt", "exp_cnt")
+    for name in (*counts, "trimming"):
         setattr(config, name, getattr(settings, name))
     policies = {"adaptive": lib.MRC_POLICY_ADAPTIVE, "equal": lib.MRC_POLICY_EQUAL}
     config.policy = policies[settings.policy]
     config.sack_delay = round(settings.sack_delay * _NS)
     config.ack_timeout = round(settings.ack_timeout * _NS)
+    config.dead_after = round(settings.dead_after * _NS)
     return config
 
 
@@ -155,7 +174,9 @@ def _kinds(topology: Topology) -> Any:
     for out, link in zip(kinds, topology.kinds, strict=True):
         out.rate_bps = round(link.rate)
         out.delay = round(link.delay * _PS)
+        out.jitter = round(link.jitter * _PS)
         out.loss_ppm = round(link.loss * 1e6)
+        out.duplicate_ppm = round(link.duplicate * 1e6)
         for name in ("data_limit", "control_limit", "mark_from", "mark_to", "control_weight"):
             setattr(out, name, getattr(link, name))
         out.trim = link.trim
@@ -175,6 +196,7 @@ def _faults(faults: Sequence[Fault]) -> Any:
         target.port = fault.port
         target.kind = _ANY_KIND if fault.kind is None else fault.kind
         target.up = fault.up
+        target.one_way = fault.one_way
     return out
 
 
@@ -222,7 +244,7 @@ class Simulation:
         setup.flow_count, setup.flows = len(flows), _pointer("mrc_sim_flow", self.flows)
         setup.fault_count, setup.faults = len(faults), failing
         setup.config = _config(self.settings)[0]
-        for name in ("mtu", "mpr", "chunks", "log_room", "payload"):
+        for name in ("mtu", "mpr", "chunks", "max_events", "log_room", "payload"):
             setattr(setup, name, getattr(self.settings, name))
         setup.warm_up = round(self.settings.warm_up * _PS)
         problem = ffi.new("char const **")
@@ -256,6 +278,7 @@ class Simulation:
 
         Raises:
             MemoryError: There was none for packets or events; the run means nothing any more.
+            RuntimeError: There have been `Settings.max_events` events.
         """
         return self._run(NEVER if until is None else round(until * _PS), until_ended=True)
 
@@ -265,6 +288,8 @@ class Simulation:
 
     def _run(self, until: int, *, until_ended: bool) -> bool:
         done = lib.mrc_sim_run(self._sim, until, until_ended)
+        if done == lib.MRC_ERROR_STATE:
+            raise RuntimeError(f"not done after {self.settings.max_events} events")
         if done < 0:
             raise MemoryError("no memory for packets or events")
         return bool(done)

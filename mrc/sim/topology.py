@@ -52,6 +52,8 @@ class Link:
         control_weight: Control packets served for each of data; 0: control strictly first.
         trim: What finds the queue full is cut to its headers.
         loss: Probability that a packet is lost at random.
+        duplicate: Probability that one arrives twice.
+        jitter: Of each packet, uniform on top of delay, s, below 4e-3: packets overtake.
     """
 
     rate: float
@@ -63,6 +65,8 @@ class Link:
     control_weight: int = 0
     trim: bool = False
     loss: float = 0.0
+    duplicate: float = 0.0
+    jitter: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

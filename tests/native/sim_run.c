@@ -69,12 +69,15 @@ static void make_flows(void) {
 
 int main(void) {
     const mrc_sim_kind kinds[] = {
-        {100000000000, 1000000, UINT32_MAX, UINT32_MAX, 0, 0, 0, 0, false},
-        {100000000000, 1000000, 40000, 80000, 8000, 30000, 0, 1000, true},
+        {.rate_bps = 100000000000, .delay = 1000000,
+         .data_limit = UINT32_MAX, .control_limit = UINT32_MAX},
+        {.rate_bps = 100000000000, .delay = 1000000, .jitter = 300000,
+         .data_limit = 25000, .control_limit = 80000, .mark_from = 8000, .mark_to = 30000,
+         .loss_ppm = 1000, .duplicate_ppm = 1000, .trim = true},
     };
     const mrc_sim_fault faults[] = {
-        {5000000, HOSTS * PLANES + BELOW, UINT32_MAX, false},
-        {60000000, HOSTS * PLANES + BELOW, UINT32_MAX, true},
+        {.time = 5000000, .port = HOSTS * PLANES + BELOW, .kind = UINT32_MAX, .up = false},
+        {.time = 60000000, .port = HOSTS * PLANES + BELOW, .kind = UINT32_MAX, .up = true},
     };
     mrc_sim_setup setup = {
         .seed = 7, .host_count = HOSTS, .planes = PLANES, .port_count = PORTS,
