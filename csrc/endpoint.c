@@ -279,7 +279,7 @@ static bool is_setup(const mrc_peer_setup *setup) {
         if (setup->addresses[i].version != 0)
             planes = i + 1;
     }
-    return srv6_is_valid(&setup->srv6, planes);
+    return setup->ev_values <= PEER_EV_VALUES && srv6_is_valid(&setup->srv6, planes);
 }
 
 int mrc_peer_add(mrc_endpoint *endpoint, int64_t now, const mrc_peer_setup *setup) {

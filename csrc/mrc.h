@@ -165,6 +165,8 @@ typedef struct mrc_peer_setup {
     mrc_address addresses[MRC_PLANES]; /* version 0: not paired */
     uint8_t remote_planes[MRC_PLANES]; /* the peer's number for that plane */
     mrc_srv6_template srv6;            /* IPv6 planes only */
+    uint16_t ev_values; /* without SRv6: EV[11:0] is below this, as the bit fields that switches
+                         * read (stev) allow; 0: any */
 } mrc_peer_setup;
 
 /* Adds a peer and starts probing its planes; returns its number. Queue pairs of one incarnation

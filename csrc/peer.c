@@ -24,7 +24,6 @@ enum {
     IPV4_LESS = 20,
     OUTER_IPV6 = 40, /* SRv6 */
     OUTER_SRH = 24,
-    EV_LOW = 1 << 12, /* values of EV[11:0] */
     NOMINAL_EXTRA = 40 /* nominal size is UDP length + 40 */
 };
 
@@ -60,6 +59,7 @@ void peer_on_setup(struct peer *peer, int64_t now, const mrc_peer_setup *setup) 
         peer_on_facts(peer, now, i);
     }
     peer->setup.srv6 = setup->srv6;
+    peer->setup.ev_values = setup->ev_values;
 }
 
 /* Whether a plane has the address that the peer knows it by: from another it takes nothing. */
@@ -79,7 +79,9 @@ static bool may_burst(const struct peer *peer) {
 }
 
 uint32_t peer_ways(const struct peer *peer) {
-    return has_srv6(peer) ? peer->setup.srv6.uplinks : EV_LOW;
+    if (has_srv6(peer))
+        return peer->setup.srv6.uplinks;
+    return peer->setup.ev_values ? peer->setup.ev_values : PEER_EV_VALUES;
 }
 
 uint32_t peer_packet_size(const struct peer *peer, uint32_t plane, uint32_t mtu) {

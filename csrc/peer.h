@@ -23,6 +23,8 @@ enum {
     PEER_NO_PLANE = -2, /* none is up */
 };
 
+enum { PEER_EV_VALUES = 1 << 12 /* of EV[11:0], below the plane */ };
+
 /* A local plane, as the endpoint keeps it. */
 struct plane {
     mrc_plane info;
@@ -100,7 +102,7 @@ bool peer_on_received(struct peer *peer, int64_t now);
 /* A queue pair with this MTU now belongs to it. */
 void peer_on_qp(struct peer *peer, int64_t now, uint32_t mtu);
 
-/* How many values of EV[11:0] name different ways: in SRv6 mode as many as there are uplinks. */
+/* How many values of EV[11:0], from 0 on, name a way: in SRv6 mode as many as there are uplinks. */
 uint32_t peer_ways(const struct peer *peer);
 
 /* Bytes of the IP packet (in SRv6 mode the outer one) that carries `mtu` bytes on this plane. */

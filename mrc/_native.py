@@ -326,7 +326,7 @@ class Engine:
         Args:
             incarnation: Its.
             planes: Those of its planes that are paired with ours.
-            path: SRv6: the ways to it; None: packets go out plain.
+            path: The ways to it; None: any EV will do.
             srh: SRv6: repeat the way in an SRH.
         """
         setup = ffi.new("mrc_peer_setup *")
@@ -337,7 +337,9 @@ class Engine:
             _fill_address(hops[plane.number], plane.next_hop)
             setup.remote_planes[plane.number] = plane.remote
         if path is not None:
-            _fill_template(setup.srv6, path, srh=srh)
+            setup.ev_values = path.ev_values
+            if path.routing == "srv6":
+                _fill_template(setup.srv6, path, srh=srh)
         return self._check(lib.mrc_engine_peer_add(self.raw, setup, hops), "peer")
 
     def fail_peer(self, peer: int, status: int) -> None:

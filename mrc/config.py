@@ -14,7 +14,7 @@ from mrc.errors import ConfigError
 __all__ = ["Config", "Policy", "Routing", "is_engine_setting"]
 
 Policy = Literal["adaptive", "equal"]
-Routing = Literal["ecmp", "srv6"]
+Routing = Literal["ecmp", "srv6", "stev"]
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -79,8 +79,9 @@ class Config:
         policy: `adaptive`: packets go where they drain; `equal`: every live plane carries the same,
             for a fabric that runs nothing else (the rule of MRC). [adaptive; choice]
         routing: `ecmp`: switches choose the way by a hash of the entropy value; `srv6`: the sender
-            names it in an outer IPv6 header, as `topology` says. [ecmp; MRC]
-        topology: File that describes the fabric, for `srv6`. [topology.toml; choice]
+            names it in an outer IPv6 header, `stev`: in bit fields of the entropy value that
+            switches read, both as `topology` says. [ecmp; MRC]
+        topology: File that describes the fabric, for `srv6` and `stev`. [topology.toml; choice]
         srh: In `srv6`, repeat the way in an SRH, for those who look on. [False; choice]
         ev_count: Entropy values of a queue pair, over all planes. [128; MRC, 128-256]
         ev_backup: Spare entropy values of each plane. [8; choice]
@@ -208,8 +209,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.policy not in {"adaptive", "equal"}:
             raise ConfigError(f"policy = {self.policy!r} is neither 'adaptive' nor 'equal'")
-        if self.routing not in {"ecmp", "srv6"}:
-            raise ConfigError(f"routing = {self.routing!r} is neither 'ecmp' nor 'srv6'")
+        if self.routing not in {"ecmp", "srv6", "stev"}:
+            raise ConfigError(f"routing = {self.routing!r} is none of 'ecmp', 'srv6', 'stev'")
         if not isinstance(self.topology, str | os.PathLike):
             raise ConfigError(f"topology = {self.topology!r} is not the path of a file")
         if not isinstance(self.srh, bool):

@@ -26,7 +26,7 @@ def overhead(config: Config) -> int:
 
 
 class Steering:
-    """The paths from this host; None of it is needed when packets go out plain.
+    """The paths from this host, where the sender chooses them.
 
     Raises:
         ConfigError: The topology is wrong, or the planes are not those of one of its hosts.
@@ -49,10 +49,16 @@ class Steering:
 
     @classmethod
     def of(cls, config: Config, planes: Sequence[LocalPlane]) -> Steering | None:
-        """That of an endpoint with these settings and planes; None: its packets go out plain."""
-        if config.routing != "srv6":
+        """That of an endpoint with these settings and planes; None: switches choose the ways."""
+        if config.routing == "ecmp":
             return None
-        return cls(load(config.topology), planes)
+        topology = load(config.topology)
+        if topology.routing != config.routing:
+            raise ConfigError(
+                f"routing = {config.routing!r}, but that of {config.topology} is "
+                f"{topology.routing!r}"
+            )
+        return cls(topology, planes)
 
     def _here(self, planes: Sequence[LocalPlane]) -> str:
         """Our name: plane n must have our address in the topology's plane n, as EVs name it."""

@@ -39,7 +39,8 @@ __all__ = [
 ]
 
 Routing = Literal["srv6", "stev"]
-"""The modes in which an EV names a path; in ecmp the switches' hash does."""
+"""How an EV names a path: it gives the uSIDs that the sender writes, or switches read a bit field
+of it. In srv6 switches pick an uplink for a packet without uSIDs by a hash, which is ecmp."""
 
 MAX_PLANES: Final = 16
 MAX_UPLINKS: Final = 4096
@@ -128,7 +129,7 @@ class Forwarding:
         addresses: Destination of a plain packet to its ports (ecmp, stev); with several, port k
             is uplink k.
         field: Where stev finds the uplink in an EV: (lowest bit, number of bits); None: it has
-            no uplinks.
+            no uplinks, or picks one by a hash.
     """
 
     usid: int
@@ -151,6 +152,7 @@ class Template:
         uplink_hop: Which uSID the uplink goes into; None: the hosts share a T0.
         uplinks: How many there are (1 if uplink_hop is None).
         planes: How many there are.
+        routing: How an EV names one of them.
     """
 
     block: ipaddress.IPv6Network
@@ -159,6 +161,14 @@ class Template:
     uplink_hop: int | None
     uplinks: int
     planes: int
+    routing: Routing
+
+    @property
+    def ev_values(self) -> int:
+        """EV[11:0] is below this, 1..4096; in stev the lowest bits are free."""
+        if self.routing == "srv6":
+            return self.uplinks
+        return self.uplinks << _UPLINK_BITS - (self.uplinks - 1).bit_length()
 
     def path_usids(self, plane: int, uplink: int) -> tuple[int, ...]:
         """The uSIDs of one path."""
@@ -186,8 +196,9 @@ class Path:
         uplink: Of the first T0; None: the hosts share it.
         hops: Names of the nodes, both hosts included.
         usids: One for each hop but the first.
-        seen: Outer destination as it arrives at each hop but the first; the first of them is what
-            the sender writes (the carrier), each switch shifts one uSID out.
+        seen: Destination as it arrives at each hop but the first. In srv6 the first of them is what
+            the sender writes (the carrier), and each switch shifts one uSID out; in stev it is the
+            host's own address all the way.
     """
 
     plane: int
@@ -198,7 +209,7 @@ class Path:
 
     @property
     def address(self) -> ipaddress.IPv6Address:
-        """The uSID carrier: the outer destination address as it is sent."""
+        """The destination as it is sent; in srv6 the uSID carrier."""
         return self.seen[0]
 
     def __str__(self) -> str:
@@ -211,6 +222,7 @@ class Topology:
 
     Attributes:
         planes: How many, 1..16.
+        routing: How an EV names a path.
         block: uSID locator block.
         plane_stride: What each plane adds to every uSID.
         addresses: Network of the hosts' addresses.
@@ -220,6 +232,7 @@ class Topology:
     """
 
     planes: int
+    routing: Routing
     block: ipaddress.IPv6Network
     plane_stride: int
     addresses: ipaddress.IPv6Network
@@ -309,6 +322,7 @@ class Topology:
             uplink_hop=None if together else 1,
             uplinks=1 if together else self.uplinks,
             planes=self.planes,
+            routing=self.routing,
         )
 
     def paths(self, source: str, destination: str) -> list[Path]:
@@ -332,12 +346,16 @@ class Topology:
         between = [first.t0]
         if template.uplink_hop is not None:
             between += [self.tiers[1].switches[uplink], last.t0]
+        if self.routing == "srv6":
+            seen = tuple(template.carrier(usids[hop:]) for hop in range(len(usids)))
+        else:
+            seen = (self.address(destination, plane),) * len(usids)
         return Path(
             plane=plane,
             uplink=None if template.uplink_hop is None else uplink,
             hops=(source, *between, destination),
             usids=usids,
-            seen=tuple(template.carrier(usids[hop:]) for hop in range(len(usids))),
+            seen=seen,
         )
 
     def find_host(self, text: str) -> Host:
@@ -355,7 +373,7 @@ class Topology:
             raise ConfigError(f"no host of the topology has the address {address}")
         return host
 
-    def path(self, source: str, destination: str, ev: int, routing: Routing = "srv6") -> Path:
+    def path(self, source: str, destination: str, ev: int) -> Path:
         """The path that an EV names.
 
         What lies above EV[15:0], and below the fields of stev, names no path and is not looked
@@ -367,7 +385,7 @@ class Topology:
         template = self.template(source, destination)
         plane, low = ev >> _UPLINK_BITS & 0xF, ev & (1 << _UPLINK_BITS) - 1
         self._check_plane(plane)
-        shift = self._field[0] if routing == "stev" else 0
+        shift = self._field[0] if self.routing == "stev" else 0
         uplink = 0 if template.uplink_hop is None else low >> shift
         if uplink >= template.uplinks:
             raise ConfigError(
@@ -375,9 +393,9 @@ class Topology:
             )
         return self._path(template, source, destination, plane, uplink)
 
-    def ev(self, path: Path, routing: Routing = "srv6") -> int:
+    def ev(self, path: Path) -> int:
         """The EV that names a path, its free bits zero."""
-        shift = self._field[0] if routing == "stev" else 0
+        shift = self._field[0] if self.routing == "stev" else 0
         return path.plane << _UPLINK_BITS | (path.uplink or 0) << shift
 
     def path_of_address(
@@ -454,5 +472,5 @@ class Topology:
                 self.address(host.name, plane): (host.name,) if host.t0 == switch else uplinks
                 for host in self.hosts
             },
-            field=self._field,
+            field=self._field if self.routing == "stev" else None,
         )

@@ -2,6 +2,7 @@
 """`topology.toml`: the one description of the fabric that library, commands and rig read.
 
     planes = 2               # 1..16; every plane has the same switches, cables and hosts
+    routing = "srv6"         # or "stev": switches read bit fields of the EV (this is the default)
     block = "fc00::/32"      # uSID locator block, whole bytes: /32 is F3216, /48 leaves five uSIDs
     plane_stride = 0x1000    # what each plane adds to every uSID (this is the default)
     addresses = "fd00::/16"  # of hosts: 16 bits of plane follow, the last bits count the hosts
@@ -42,6 +43,7 @@ from mrc.topology import (
     USID_BITS,
     Host,
     LinkClass,
+    Routing,
     Tier,
     Topology,
 )
@@ -130,6 +132,13 @@ class _Reader:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 0xFFFF:
             raise self.error(place, f"{self.say(place)} must be a uSID, 0x1..0xffff")
         return value
+
+    def routing(self, value: object, place: Place) -> Routing:
+        if value == "srv6":
+            return "srv6"
+        if value == "stev":
+            return "stev"
+        raise self.error(place, f"{self.say(place)} must be 'srv6' or 'stev', not {value!r}")
 
     def node_name(self, value: object, place: Place) -> str:
         if not isinstance(value, str) or not _NAME.fullmatch(value):
@@ -241,7 +250,7 @@ def _check_nodes(reader: _Reader, topology: Topology) -> None:
             owners[usid] = label
 
 
-_KEYS: Final = ("planes", "block", "plane_stride", "addresses", "mtu", "tiers", "hosts")
+_KEYS: Final = ("planes", "routing", "block", "plane_stride", "addresses", "mtu", "tiers", "hosts")
 
 
 def _build(reader: _Reader, document: dict[str, Any]) -> Topology:
@@ -262,6 +271,7 @@ def _build(reader: _Reader, document: dict[str, Any]) -> Topology:
     )
     topology = Topology(
         planes=reader.integer(given["planes"], ("planes",), 1, MAX_PLANES),
+        routing=reader.routing(table.get("routing", "srv6"), ("routing",)),
         block=reader.network(given["block"], ("block",)),
         plane_stride=reader.usid(table.get("plane_stride", 0x1000), ("plane_stride",)),
         addresses=reader.network(given["addresses"], ("addresses",)),

@@ -36,6 +36,7 @@ def test_the_paths_are_an_object_for_programs(
     assert paths.main(words) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["from"], result["to"], result["exit_code"]) == ("a", "b", 0)
+    assert result["routing"] == "srv6"
     assert len(result["paths"]) == 4
     assert result["paths"][3] == {
         "ev": 0x1001,
@@ -51,6 +52,21 @@ def test_the_paths_are_an_object_for_programs(
             "fc00:0:1301::",
         ],
     }
+
+
+def test_paths_that_an_ev_names_by_a_bit_field_have_the_hosts_address(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Path(file)
+    made.write_text('routing = "stev"\n' + made.read_text())
+    assert paths.main(["b", "--from", "a", "--topology", file]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "EV      PLANE  PATH             ADDRESS",
+        "0x0000  0      a t0a t1a t0b b  fdf7::2",
+        "0x0800  0      a t0a t1b t0b b  fdf7::2",
+        "0x1000  1      a t0a t1a t0b b  fdf7:1::2",
+        "0x1800  1      a t0a t1b t0b b  fdf7:1::2",
+    ]
 
 
 def test_hosts_may_be_named_by_an_address(file: str, capsys: pytest.CaptureFixture[str]) -> None:

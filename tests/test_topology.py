@@ -74,12 +74,16 @@ def test_hosts_of_one_t0_have_one_path_a_plane(fabric: Topology) -> None:
 
 def test_structured_evs_hold_the_uplink_in_their_highest_free_bits() -> None:
     names = ", ".join(f'"s{number}"' for number in range(5))
-    fabric = parse(TWO_BY_TWO.replace('"t1a", "t1b"', names))
+    fabric = parse('routing = "stev"\n' + TWO_BY_TWO.replace('"t1a", "t1b"', names))
     # Three bits below the plane's four; what stands below them is free.
-    path = fabric.path("a", "b", 0x1_1_8FF, routing="stev")
+    path = fabric.path("a", "b", 0x1_1_8FF)
     assert (path.plane, path.uplink, path.hops[2]) == (1, 4, "s4")
-    assert fabric.ev(path, routing="stev") == 0x1800
+    assert fabric.ev(path) == 0x1800
     assert fabric.forwarding(0)["t0a"].field == (9, 3)
+    assert set(path.seen) == {fabric.address("b", 1)}
+    # What is drawn below this names one of the five uplinks.
+    assert fabric.template("a", "b").ev_values == 0xA00
+    assert fabric.template("a", "c").ev_values == 0x1000
 
 
 @pytest.mark.parametrize("ev", [0x0002, 0x0FFF, 0x2000, 0xF000], ids=hex)
@@ -132,7 +136,7 @@ def test_every_switch_has_its_static_tables(fabric: Topology) -> None:
             ip("fd00:1::2"): ("t1a", "t1b"),
             ip("fd00:1::3"): ("c",),
         },
-        field=(11, 1),
+        field=None,
     )
     assert tables["t1b"] == Forwarding(
         usid=0x1201,

@@ -39,6 +39,7 @@ WRONG = {
     "no block": ('block = "fc00::/32"\n', "", 1, "there is no 'block'"),
     "no switches": ('switches = ["t1a", "t1b"]\n', "", 10, "tiers.1 has no 'switches'"),
     "no planes": ("planes = 2", "planes = 0", 1, "planes must be a number 1..16"),
+    "routing of no kind": ("planes = 2", "routing = 1\nplanes = 2", 1, "must be 'srv6' or 'stev'"),
     "too many planes": ("planes = 2", "planes = 17", 1, "planes must be a number 1..16"),
     "a truth for a number": ("planes = 2", "planes = true", 1, "planes must be a number 1..16"),
     "block of odd bits": ("fc00::/32", "fc00::/36", 2, "block is /36; it must be whole bytes"),

@@ -31,7 +31,7 @@ struct fabric_node_config {
     bool has_usid;
     uint16_t usid;
     /* Of several ports of a route a hash of addresses and EV (of TCP, ports) picks one; with
-     * width > 0 the field (EV >> shift) of that width is the number of the port (stev). */
+     * width > 0 and UDP, the field (EV >> shift) of that width is the number of the port (stev). */
     uint8_t ev_shift;
     uint8_t ev_width;
 };

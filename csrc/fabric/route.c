@@ -80,7 +80,7 @@ bool route_find(const struct fabric *fabric, uint32_t node, const struct fabric_
     }
     if (route == NULL)
         return false;
-    if (route->count > 1 && config->ev_width > 0)
+    if (route->count > 1 && config->ev_width > 0 && packet->udp_at != 0)
         choice = (packet->ev >> config->ev_shift) & ((1u << config->ev_width) - 1);
     else if (route->count > 1)
         /* Salted with the switch, or all tiers would take the same decision. */

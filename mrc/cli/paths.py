@@ -55,7 +55,7 @@ async def _paths(arguments: argparse.Namespace, result: Result) -> None:
     destination = topology.find_host(arguments.host)
     source = _here(topology) if arguments.source is None else topology.find_host(arguments.source)
     paths = topology.paths(source.name, destination.name)
-    result |= {"from": source.name, "to": destination.name}
+    result |= {"from": source.name, "to": destination.name, "routing": topology.routing}
     result["paths"] = [_object(topology, path) for path in paths]
     if not arguments.json:
         write_out(_text(topology, paths))
@@ -63,7 +63,7 @@ async def _paths(arguments: argparse.Namespace, result: Result) -> None:
 
 def parser() -> Parser:
     """The arguments of the command."""
-    made = Parser("mrc-paths", "List the paths to a host: EV, plane, hops, uSID address.")
+    made = Parser("mrc-paths", "List the paths to a host: EV, plane, hops, destination address.")
     made.add_argument("host", metavar="HOST", help="its name in the topology, or an address of it")
     made.add_argument(
         "--from",

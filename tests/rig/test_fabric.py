@@ -25,6 +25,7 @@ pytestmark = pytest.mark.rig
 
 TOPOLOGY = """
 planes = {planes}
+routing = "{routing}"
 block = "fc00::/32"
 addresses = "fd00::/16"
 mtu = 4200
@@ -33,25 +34,32 @@ switches = ["t0a", "t0b"]
 usid = 0x100
 down = {{ rate = "1Gbit", delay = "100us" }}
 [[tiers]]
-switches = ["t1a", "t1b"]
+switches = [{upper}]
 usid = 0x200
 down = {{ rate = "{inner}", delay = "100us" }}
 [hosts]
 """
-"""Two T0 and two T1 a plane; hosts in turn on either T0."""
+"""Two T0 a plane; hosts in turn on either."""
 
 Make = Callable[..., FabricRig]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Builds rigs: make(planes=, hosts=, inner=, settings=), inner the rate of T0-T1 links."""
+    """Builds rigs; `inner` is the rate of T0-T1 links, `t1` how many T1 a plane has."""
     rigs = []
 
     def build(
-        *, planes: int = 2, hosts: int = 2, inner: str = "1Gbit", settings: Settings | None = None
+        *,
+        planes: int = 2,
+        hosts: int = 2,
+        t1: int = 2,
+        inner: str = "1Gbit",
+        routing: str = "srv6",
+        settings: Settings | None = None,
     ) -> FabricRig:
-        text = TOPOLOGY.format(planes=planes, inner=inner)
+        upper = ", ".join(f'"t1{chr(ord("a") + number)}"' for number in range(t1))
+        text = TOPOLOGY.format(planes=planes, upper=upper, inner=inner, routing=routing)
         for number in range(hosts):
             t0 = "t0b" if number % 2 else "t0a"
             text += f'{chr(ord("a") + number)} = {{ t0 = "{t0}", usid = {0x300 + number} }}\n'
@@ -191,6 +199,26 @@ def test_a_source_routed_transfer_leaves_a_t1_that_goes_silent(
     assert rig.fabric.total("silent") > 0
     assert on_dead * 8 < on_all, rig.fabric.counters()  # it was a quarter of all
     assert on_beside * 5 > on_all, rig.fabric.counters()  # its plane is used as before
+    assert unrouted(rig) == 0
+
+
+def test_structured_evs_name_the_uplink_and_leave_one_that_goes_silent(
+    make: Make, tmp_path: Path
+) -> None:
+    """No EV names an uplink that is not there, and every uplink carries its share."""
+    rig = make(routing="stev", t1=3)
+    transfer = steered(rig, tmp_path, 192 << 20, 'routing="stev"')
+    uplinks = [(1, "t0a", name) for name in ("t1a", "t1b", "t1c")]
+    wait_until(
+        lambda: min(sent(rig, up) for up in uplinks) > 1000, "data on the path that will die"
+    )
+    shares = [sent(rig, uplink) for uplink in uplinks]
+    assert min(shares) * 3 > max(shares)
+    rig.fabric.silence(1, "t1a", on=True)
+    before = [sent(rig, uplink) for uplink in uplinks]
+    assert transfer.is_right()
+    dead, *others = (sent(rig, up) - then for up, then in zip(uplinks, before, strict=True))
+    assert dead * 4 < min(others), rig.fabric.counters()
     assert unrouted(rig) == 0
 
 

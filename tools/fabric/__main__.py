@@ -197,7 +197,7 @@ class Orders:
 
 
 def settings(words: list[str]) -> Settings:
-    """Settings from SETTING=VALUE, the value as in JSON or as it stands.
+    """Settings from SETTING=VALUE, the value as in JSON.
 
     Raises:
         ValueError: No such setting, or its value makes no sense.
@@ -208,7 +208,7 @@ def settings(words: list[str]) -> Settings:
         key, _, value = word.partition("=")
         if key not in known:
             raise ValueError(f"there is no setting {key!r}; there are {', '.join(sorted(known))}")
-        values[key] = value if key == "routing" else json.loads(value)
+        values[key] = json.loads(value)
     return Settings(**values)
 
 

@@ -47,7 +47,7 @@ class Network:
         self.host_ports = [port for port in self.ports if port[1] in hosts]
         # cffi frees an array with its last reference in Python.
         self._kept = (
-            self._nodes(topology, settings),
+            self._nodes(topology),
             self._ports(topology, settings),
             *self._routes(topology),
         )
@@ -82,14 +82,14 @@ class Network:
         if wrong != ffi.NULL:
             raise ValueError(f"{ffi.string(wrong).decode()} (number {index[0]})")
 
-    def _nodes(self, topology: Topology, settings: Settings) -> Any:
+    def _nodes(self, topology: Topology) -> Any:
         nodes = ffi.new("struct fabric_node_config[]", len(self.nodes))
         for plane in range(topology.planes):
             for name, table in topology.forwarding(plane).items():
                 node = nodes[self.nodes[plane, name]]
                 node.is_switch = node.has_usid = True
                 node.usid = table.usid
-                if settings.routing == "stev" and table.field is not None:
+                if table.field is not None:
                     node.ev_shift, node.ev_width = table.field
         return nodes
 

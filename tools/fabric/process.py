@@ -39,7 +39,9 @@ class Fabric:
         """
         self._folder = tempfile.TemporaryDirectory(prefix="mrc-fabric-")
         path = str(Path(self._folder.name, "control"))
-        words = [f"{key}={_word(value)}" for key, value in dataclasses.asdict(settings).items()]
+        words = [
+            f"{key}={json.dumps(value)}" for key, value in dataclasses.asdict(settings).items()
+        ]
         command = [sys.executable, "-m", "tools.fabric", str(topology), path, *words]
         self._process = subprocess.Popen(
             ["ip", "netns", "exec", netns, *command],
@@ -121,7 +123,3 @@ class Fabric:
             if stream is not None:
                 stream.close()
         self._folder.cleanup()
-
-
-def _word(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -13,8 +12,6 @@ class Settings:
 
     Attributes:
         seed: Of every random fate.
-        routing: How a switch picks among its uplinks for a plain packet: a hash of addresses and
-            EV, or a bit field of the EV. Packets with uSIDs are forwarded by these in both.
         data_bytes: Of a port's data queue.
         control_bytes: Of a port's control queue.
         mark_from: Bytes of waiting data from which ECN marks begin.
@@ -27,7 +24,6 @@ class Settings:
     """
 
     seed: int = 1
-    routing: Literal["ecmp", "stev"] = "ecmp"
     data_bytes: int = 500_000
     control_bytes: int = 500_000
     mark_from: int = 100_000
@@ -43,5 +39,3 @@ class Settings:
             raise ValueError(f"mark_to, {self.mark_to}, is below mark_from, {self.mark_from}")
         if not 0 <= self.seed < 2**64:
             raise ValueError(f"seed is {self.seed}, not within 0..2^64 - 1")
-        if self.routing not in {"ecmp", "stev"}:
-            raise ValueError(f'routing is {self.routing!r}, not "ecmp" or "stev"')
