@@ -76,15 +76,15 @@ class Prober:
             self._control.close(Kind.CLOSE)
 
     @property
-    def paths(self) -> tuple[Path, ...] | None:
-        """Every path to the peer by the planes in common; None: no topology names them."""
+    def evs(self) -> tuple[int, ...] | None:
+        """One EV for every path by the planes in common; None: no topology names them."""
         steering = self._hub.steering
         if steering is None:
             return None
         peer = steering.name_of(plane.local.address for plane in self.planes)
         numbers = {plane.local.number for plane in self.planes}
         listed = steering.topology.paths(steering.here, peer)
-        return tuple(path for path in listed if path.plane in numbers)
+        return tuple(steering.topology.ev(path) for path in listed if path.plane in numbers)
 
     def path(self, ev: int) -> Path | None:
         """The path that an EV names; None: no topology says, or it has no such path."""

@@ -36,6 +36,7 @@ from mrc.errors import (
     HandshakeError,
     ProtocolError,
 )
+from mrc.topology_file import load
 
 if TYPE_CHECKING:
     from mrc.listener import Listener
@@ -295,7 +296,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topology",
         metavar="FILE",
-        help="the fabric, as mrc-paths reads it: name the way of each packet by SRv6 "
+        help="the fabric, as mrc-paths reads it: name the way of each packet, as its routing says "
         "(default: let the switches choose)",
     )
     parser.add_argument(
@@ -328,14 +329,15 @@ def config_from(arguments: argparse.Namespace) -> Config:
     """The settings that the common arguments ask for.
 
     Raises:
-        ConfigError: One is out of range.
+        ConfigError: One is out of range, or the topology is wrong.
+        OSError: The topology cannot be read.
     """
     if arguments.topology is None:
         return Config(mtu=arguments.mtu, udp_port=arguments.udp_port)
     return Config(
         mtu=arguments.mtu,
         udp_port=arguments.udp_port,
-        routing="srv6",
+        routing=load(arguments.topology).routing,
         topology=arguments.topology,
     )
 

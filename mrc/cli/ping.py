@@ -197,8 +197,8 @@ def _ways(arguments: argparse.Namespace, prober: Prober) -> list[Way]:
     names = {plane.local.number: plane.name for plane in prober.planes}
     if arguments.ev is not None:
         evs: list[int] = arguments.ev
-    elif prober.paths is not None:
-        evs = _spread([path.plane << 12 | (path.uplink or 0) for path in prober.paths], arguments)
+    elif prober.evs is not None:
+        evs = _spread(list(prober.evs), arguments)
     else:
         each = (arguments.evs or min(_MOST_EVS, _EVS_OF_A_PLANE * len(names))) // len(names)
         drawn = random.Random(0)  # the same ones each time, or results could not be compared

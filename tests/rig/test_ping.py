@@ -146,6 +146,18 @@ def test_256_entropy_values_are_swept_without_a_topology() -> None:
         }
 
 
+def test_paths_that_evs_name_by_a_bit_field_answer_and_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "topology.toml"
+    file.write_text('routing = "stev"\n' + TWO_BY_TWO)
+    with FabricRig(file) as rig:
+        listen(rig.hosts[1], str(file))
+        rig.fabric.silence(1, "t1b", on=True)
+        found = ping(rig.hosts[0], "b", "--topology", str(file), "--timeout", "0.3", code=1)
+        hops = {each["ev"]: each["hops"][2] for each in found["paths"]}
+        assert hops == {0x0000: "t1a", 0x0800: "t1b", 0x1000: "t1a", 0x1800: "t1b"}
+        assert [each["ev"] for each in found["paths"] if not each["answered"]] == [0x1800]
+
+
 def test_linux_s_own_switches_carry_probes_by_every_path(file: str) -> None:
     with KernelFabric(parse(TWO_BY_TWO)) as fabric:
         listen(fabric.hosts["b"], file)
