@@ -3,6 +3,9 @@
  *
  * Asks peer.h "is there room, on which plane?", ev_profile.h "which path?", tells loss.h "sent" and
  * passes its verdicts on. Speaks struct packet, never bytes. Source: MRC 1.0, Requestor.
+ *
+ *   requestor.c            what is posted, what comes back, what time brings
+ *   requestor_transmit.c   what goes out next, and by which path
  */
 #ifndef REQUESTOR_H
 #define REQUESTOR_H
@@ -141,5 +144,13 @@ int64_t requestor_deadline(const struct requestor *requestor);
 
 /* Ends every write with `status`, gives everything outstanding back. */
 void requestor_flush(struct requestor *requestor, int status);
+
+/* ---- Between requestor.c and requestor_transmit.c ---- */
+
+/* Something came back, or went out when nothing was left: the timer starts anew. */
+void requestor_on_progress(struct requestor *requestor, int64_t now);
+
+/* Whether so many tries are more than the configured budget, linear_cnt and exp_cnt. */
+bool requestor_is_used_up(const struct requestor *requestor, uint32_t tries);
 
 #endif

@@ -40,7 +40,8 @@ LAYERS = {
         *("psn_window", "timer_heap"),
     },
     "group": {"peer", "suspects"},
-    "half": {"requestor", "responder"},
+    "requestor": {"requestor", "requestor_transmit"},
+    "responder": {"responder"},
     "endpoint": {
         *("endpoint", "endpoint_events", "endpoint_probe", "endpoint_receive"),
         "endpoint_transmit",
@@ -54,8 +55,12 @@ MAY_INCLUDE = {
     "packet": {"leaf", "bytes"},
     "state": {"leaf"},
     "group": {"leaf", "state"},
-    "half": {"leaf", "packet", "state", "group"},
-    "endpoint": {"leaf", "bytes", "packet", "state", "group", "half", "endpoint"},
+    "requestor": {"leaf", "packet", "state", "group", "requestor"},
+    "responder": {"leaf", "packet", "state", "group"},
+    "endpoint": {
+        *("leaf", "bytes", "packet", "state", "group"),
+        *("requestor", "responder", "endpoint"),
+    },
     "tool": {"leaf", "bytes", "packet"},
     "driver": {"leaf", "driver"},
 }

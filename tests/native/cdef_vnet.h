@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* headers: mrc.h srv6.h vnet.h */
-/* sources: config.c encap.c srv6.c endpoint.c endpoint_events.c endpoint_probe.c endpoint_receive.c
-   endpoint_transmit.c ev_profile.c icrc.c loss.c memory_table.c nscc.c path.c peer.c psn_window.c
-   requestor.c responder.c suspects.c timer_heap.c wire.c vnet.c vnet_link.c vnet_check.c */
+/* sources: config.c encap.c srv6.c endpoint.c endpoint_events.c endpoint_probe.c
+   endpoint_receive.c endpoint_transmit.c ev_profile.c icrc.c loss.c memory_table.c nscc.c path.c
+   peer.c psn_window.c requestor.c requestor_transmit.c responder.c suspects.c timer_heap.c wire.c
+   vnet.c vnet_link.c vnet_check.c */
