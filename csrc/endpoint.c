@@ -694,7 +694,7 @@ int mrc_qp_deny(mrc_endpoint *endpoint, int64_t now, uint32_t number, uint32_t e
         return MRC_ERROR_NOT_FOUND;
     if (qp->state != MRC_QP_RTS)
         return MRC_ERROR_STATE;
-    if (!ev_profile_deny(&qp->requestor.evs, ev, deny))
+    if (!requestor_deny(&qp->requestor, ev, deny))
         return MRC_ERROR_NOT_FOUND;
     endpoint_wake_qp(endpoint, qp);
     endpoint_settle_qp(endpoint, now, qp);

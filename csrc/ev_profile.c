@@ -74,6 +74,7 @@ void ev_profile_init(struct ev_profile *profile, const struct ev_profile_setup *
         profile->total += count + backup;
         draw(profile, i, setup->ways);
         shuffle(profile, set);
+        profile->usable |= 1u << i;
     }
 }
 
@@ -159,13 +160,35 @@ static void swap_out(struct ev_profile *profile, const struct ev_set *set, int s
     profile->states[slot] = EV_GOOD;
 }
 
-/* A spare that has become usable takes the place of one in the rotation that is not. */
-static void swap_in(struct ev_profile *profile, const struct ev_set *set, int slot) {
-    int bad = slot_in(profile, set->first, set->first + set->active, EV_ASSUMED_BAD);
+/* The least bad EV of a plane whose others are all denied is used after all. */
+static bool use_least_bad(struct ev_profile *profile, const struct ev_set *set) {
+    int end = set->first + set->active + set->backup;
+    int slot = slot_in(profile, set->first, end, EV_ASSUMED_BAD);
 
-    profile->states[slot] = EV_BACKUP;
-    if (bad != SLOT_NONE)
-        swap_out(profile, set, bad);
+    if (slot == SLOT_NONE)
+        return false;
+    profile->states[slot] = is_active(set, slot) ? EV_GOOD : EV_BACKUP;
+    if (!is_active(set, slot))
+        swap_out(profile, set, set->first);
+    return true;
+}
+
+/* To be called when EVs may have become usable, or ceased to be: each in the rotation that is not
+ * to be used makes way for a spare, and a plane that is not out has one in use if it has any. */
+static void refill(struct ev_profile *profile, uint32_t plane) {
+    const struct ev_set *set = &profile->sets[plane];
+    bool has_any = false;
+
+    profile->usable &= ~(1u << plane);
+    if (set->is_out)
+        return;
+    for (int i = set->first; i < set->first + set->active; i++) {
+        if (!is_in_use(profile->states[i]))
+            swap_out(profile, set, i);
+        has_any = has_any || is_in_use(profile->states[i]);
+    }
+    if (has_any || use_least_bad(profile, set))
+        profile->usable |= 1u << plane;
 }
 
 bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev) {
@@ -182,7 +205,7 @@ bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev) {
                 EV_BACKUP) == SLOT_NONE)
         return false;
     profile->states[slot] = EV_ASSUMED_BAD;
-    swap_out(profile, set, slot);
+    refill(profile, ev_plane(ev));
     return true;
 }
 
@@ -195,7 +218,8 @@ bool ev_profile_on_revived(struct ev_profile *profile, uint32_t ev, bool is_cong
     if (is_active(set, slot))
         profile->states[slot] = is_congested ? EV_SKIP : EV_GOOD;
     else
-        swap_in(profile, set, slot);
+        profile->states[slot] = EV_BACKUP;
+    refill(profile, ev_plane(ev));
     return true;
 }
 
@@ -205,17 +229,13 @@ bool ev_profile_deny(struct ev_profile *profile, uint32_t ev, bool is_denied) {
 
     if (slot == SLOT_NONE || (profile->states[slot] == EV_DENIED) == is_denied)
         return false;
-    if (is_denied) {
+    if (is_denied)
         profile->states[slot] = EV_DENIED;
-        if (is_active(set, slot) && !set->is_out)
-            swap_out(profile, set, slot);
-    } else if (set->is_out) {
+    else if (set->is_out)
         profile->states[slot] = EV_ASSUMED_BAD;
-    } else if (is_active(set, slot)) {
-        profile->states[slot] = EV_GOOD;
-    } else {
-        swap_in(profile, set, slot);
-    }
+    else
+        profile->states[slot] = is_active(set, slot) ? EV_GOOD : EV_BACKUP;
+    refill(profile, ev_plane(ev));
     return true;
 }
 
@@ -227,6 +247,7 @@ void ev_profile_plane_out(struct ev_profile *profile, uint32_t plane) {
         if (profile->states[i] != EV_DENIED)
             profile->states[i] = EV_ASSUMED_BAD;
     }
+    refill(profile, plane);
 }
 
 void ev_profile_plane_back(struct ev_profile *profile, uint32_t plane) {
@@ -237,6 +258,7 @@ void ev_profile_plane_back(struct ev_profile *profile, uint32_t plane) {
         if (profile->states[i] != EV_DENIED)
             profile->states[i] = is_active(set, i) ? EV_GOOD : EV_BACKUP;
     }
+    refill(profile, plane);
 }
 
 bool ev_profile_next_suspect(struct ev_profile *profile, uint32_t *ev) {

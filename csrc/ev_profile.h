@@ -41,6 +41,7 @@ struct ev_profile {
     uint32_t min_active;
     uint32_t total;
     uint32_t suspect; /* slot where the next search for suspects starts */
+    uint32_t usable;  /* mask of the planes that have an EV in use */
     struct ev_set sets[EV_PLANES];
     uint32_t evs[EV_ACTIVE_MAX + EV_BACKUP_MAX];
     uint8_t states[EV_ACTIVE_MAX + EV_BACKUP_MAX]; /* enum ev_state */
@@ -64,6 +65,12 @@ void ev_profile_init(struct ev_profile *profile, const struct ev_profile_setup *
 /* The next EV of the plane in its rotation, another than `avoid` where the plane has one (EV_NONE:
  * none to avoid). False when the plane has no EV that may be used: all denied, out or unknown. */
 bool ev_profile_pick(struct ev_profile *profile, uint32_t plane, uint32_t avoid, uint32_t *ev);
+
+/* The planes, as a mask, for which ev_profile_pick finds one. A packet that waited for any other
+ * would wait for the operator. */
+static inline uint32_t ev_profile_planes(const struct ev_profile *profile) {
+    return profile->usable;
+}
 
 /* What feedback said; true when the state changed. An EV that is not ours changes nothing. Only the
  * low 16 bits of `ev` are compared. */

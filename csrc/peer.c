@@ -193,18 +193,23 @@ static void start_nscc(const struct peer *peer, struct nscc *nscc, int64_t now, 
         nscc->cwnd = settings.window_floor / 4;
 }
 
-static void start_plane(struct peer *peer, int64_t now, uint32_t plane) {
-    struct peer_plane *to = &peer->plane[plane];
-    uint64_t most = 0;
-    uint32_t count = 0;
+/* It does not catch up on what it missed. */
+void peer_level(struct peer *peer, uint32_t plane) {
+    uint64_t *dealt = &peer->plane[plane].dealt;
 
     for (uint32_t i = 0; i < peer->plane_end; i++) {
-        count += is_up(peer, i);
-        if (peer->plane[i].dealt > most)
-            most = peer->plane[i].dealt;
+        if (peer->plane[i].dealt > *dealt)
+            *dealt = peer->plane[i].dealt;
     }
-    if (most > to->dealt)
-        to->dealt = most; /* it does not catch up on what it missed */
+}
+
+static void start_plane(struct peer *peer, int64_t now, uint32_t plane) {
+    struct peer_plane *to = &peer->plane[plane];
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < peer->plane_end; i++)
+        count += is_up(peer, i);
+    peer_level(peer, plane);
     to->is_limited = false;
     start_nscc(peer, &to->nscc, now, plane_rate(peer, plane), to->path.rtt_full, 1);
     if (!peer->has_nscc)
@@ -296,7 +301,7 @@ static bool has_room(const struct peer *peer, uint32_t plane, uint32_t nominal) 
 
 /* Policy equal picks the plane whose turn it is and waits for it; adaptive looks only at planes
  * that can take the packet now. */
-int peer_pick(struct peer *peer, uint32_t nominal, uint32_t avoid) {
+int peer_pick(struct peer *peer, uint32_t usable, uint32_t nominal, uint32_t avoid) {
     int best = PEER_NO_PLANE;
     /* Among equals in turn; with nothing in flight, with the answers: one system call for both. */
     uint32_t first = peer_inflight(peer) == 0 ? peer->replies : peer->rotation++;
@@ -306,7 +311,7 @@ int peer_pick(struct peer *peer, uint32_t nominal, uint32_t avoid) {
         bool may = is_equal(peer) ||
                    (!peer->planes[plane].is_busy && has_room(peer, plane, nominal));
 
-        if (!is_up(peer, plane))
+        if (!is_up(peer, plane) || !(usable >> plane & 1))
             continue;
         if (!may) {
             peer->plane[plane].is_limited = true;
@@ -325,9 +330,9 @@ int peer_pick(struct peer *peer, uint32_t nominal, uint32_t avoid) {
     return best;
 }
 
-bool peer_has_another(const struct peer *peer, uint32_t plane) {
+bool peer_has_another(const struct peer *peer, uint32_t usable, uint32_t plane) {
     for (uint32_t i = 0; i < peer->plane_end; i++) {
-        if (i != plane && is_up(peer, i))
+        if (i != plane && is_up(peer, i) && (usable >> i & 1))
             return true;
     }
     return false;

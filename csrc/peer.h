@@ -108,12 +108,16 @@ uint32_t peer_ways(const struct peer *peer);
 /* Bytes of the IP packet (in SRv6 mode the outer one) that carries `mtu` bytes on this plane. */
 uint32_t peer_packet_size(const struct peer *peer, uint32_t plane, uint32_t mtu);
 
-/* The plane for a packet of `nominal` bytes: another than `avoid` where one is up. Returns its
- * number, PEER_NO_ROOM or PEER_NO_PLANE. A packet of 0 bytes (a probe) needs no room. */
-int peer_pick(struct peer *peer, uint32_t nominal, uint32_t avoid);
+/* The plane, of those in the mask `usable`, for a packet of `nominal` bytes: another than `avoid`
+ * where one is up. Returns its number, PEER_NO_ROOM or PEER_NO_PLANE. A packet of 0 bytes (a probe)
+ * needs no room. */
+int peer_pick(struct peer *peer, uint32_t usable, uint32_t nominal, uint32_t avoid);
 
-/* Whether any other plane is up. */
-bool peer_has_another(const struct peer *peer, uint32_t plane);
+/* Whether any other plane of the mask is up. */
+bool peer_has_another(const struct peer *peer, uint32_t usable, uint32_t plane);
+
+/* A plane that got nothing for a while, though it was up, gets no more than its share now. */
+void peer_level(struct peer *peer, uint32_t plane);
 
 /* Most packets that one frame on this plane may carry now, 1..MRC_BURST. */
 uint32_t peer_burst(const struct peer *peer, uint32_t plane, uint32_t packet_size);

@@ -498,6 +498,16 @@ void requestor_on_suspect_answered(struct requestor *requestor, int64_t now, uin
         publish(requestor, now, ev, MRC_EV_GOOD);
 }
 
+bool requestor_deny(struct requestor *requestor, uint32_t ev, bool is_denied) {
+    uint32_t before = ev_profile_planes(&requestor->evs);
+
+    if (!ev_profile_deny(&requestor->evs, ev, is_denied))
+        return false;
+    if (ev_profile_planes(&requestor->evs) & ~before)
+        peer_level(requestor->peer, ev_plane(ev));
+    return true;
+}
+
 /* ---- Timeouts ---- */
 
 /* Rule (e): the timer of what was sent before `before` has run out. */

@@ -138,6 +138,9 @@ void requestor_on_peer_heard(struct requestor *requestor, int64_t now);
 /* A probe of one of its suspect EVs was answered. */
 void requestor_on_suspect_answered(struct requestor *requestor, int64_t now, uint32_t ev);
 
+/* The operator denies an EV, or allows it again. False: nothing has changed. */
+bool requestor_deny(struct requestor *requestor, uint32_t ev, bool is_denied);
+
 /* What is due. *suspect is an EV to probe, or EV_NONE. */
 void requestor_on_timeout(struct requestor *requestor, int64_t now, uint32_t *suspect);
 int64_t requestor_deadline(const struct requestor *requestor);

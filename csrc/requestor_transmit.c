@@ -89,8 +89,9 @@ static void finish(struct requestor *requestor, int64_t now, struct burst *burst
 /* Chooses plane and EV. REQUESTOR_SENT: chosen. */
 static enum requestor_state choose(struct requestor *requestor, uint32_t nominal, uint32_t avoid,
                                    struct burst *burst) {
+    uint32_t usable = ev_profile_planes(&requestor->evs);
     uint32_t avoid_plane = avoid == EV_NONE ? MRC_PLANES : ev_plane(avoid);
-    int plane = peer_pick(requestor->peer, nominal, avoid_plane);
+    int plane = peer_pick(requestor->peer, usable, nominal, avoid_plane);
 
     if (plane == PEER_NO_PLANE)
         return REQUESTOR_WAITING;
@@ -100,7 +101,8 @@ static enum requestor_state choose(struct requestor *requestor, uint32_t nominal
     if (!ev_profile_pick(&requestor->evs, burst->plane, avoid, &burst->ev))
         return REQUESTOR_WAITING;
     /* The last EV of a plane is not tried twice in a row while there is another plane. */
-    if (burst->ev == avoid && nominal > 0 && peer_has_another(requestor->peer, burst->plane))
+    if (burst->ev == avoid && nominal > 0 &&
+        peer_has_another(requestor->peer, usable, burst->plane))
         return REQUESTOR_BLOCKED;
     return REQUESTOR_SENT;
 }

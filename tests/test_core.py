@@ -11,6 +11,9 @@ import pytest
 from native.build import is_sanitized
 from vnet import (
     ACK,
+    ADAPTIVE,
+    EQUAL,
+    EV_ASSUMED_BAD,
     EV_DENIED,
     EV_GOOD,
     EV_SKIP,
@@ -23,6 +26,7 @@ from vnet import (
     ON_QP,
     ON_RECEIVE,
     ON_WRITE,
+    ONLY,
     PEER_RESTARTED,
     PEER_SILENT,
     QP_ERROR,
@@ -557,6 +561,56 @@ def test_a_denied_ev_carries_nothing_until_it_is_given_back() -> None:
         connection.write(0, 2000)
     net.run()
     assert {r.ev for r in net.trace("sent", WRITES)} >= set(evs)
+
+
+def test_an_ev_that_is_denied_while_its_plane_is_out_has_a_spare_in_its_place_afterwards() -> None:
+    net = Net(1, config={"ev_count": 2, "ev_backup": 1})
+    connection = net.connect()
+    net.settle()
+    first = next(ev for ev, plane, state in connection.evs(0) if (plane, state) == (0, EV_GOOD))
+    net.port(0, 0, up=False)
+    net.pass_time(MS)
+    connection.deny(0, first)
+    net.port(0, 0, up=True)
+    net.pass_time(SECOND)
+    assert [s for _, plane, s in connection.evs(0) if plane == 0] == [EV_GOOD, EV_DENIED]
+
+
+def test_where_all_others_are_denied_an_ev_that_lost_is_used_all_the_same() -> None:
+    """A plane that answers is never empty, however bad its last EV may be."""
+    net = Net(1, planes=[Link()], config={"ev_count": 2, "ev_backup": 0})
+    connection = net.connect()
+    net.settle()
+    net.rule("drop")
+    connection.write(0, MTU)
+    net.run()
+    good, bad = sorted(connection.evs(0), key=lambda each: each[2])
+    assert bad[2] == EV_ASSUMED_BAD
+    connection.deny(0, good[0])
+    connection.write(0, MTU)
+    net.pass_time(MS)
+    assert net.trace("delivered", WRITES)[-1].ev == bad[0]
+
+
+@pytest.mark.parametrize("policy", [ADAPTIVE, EQUAL])
+def test_a_plane_whose_evs_are_all_denied_is_passed_over_until_one_is_given_back(
+    policy: int,
+) -> None:
+    """And then it gets its share, and not what it missed."""
+    net = Net(1, config={"ev_count": 2, "ev_backup": 0, "policy": policy, "burst": 1})
+    connection = net.connect()
+    net.settle()
+    denied = next(ev for ev, plane, _ in connection.evs(0) if plane == 0)
+    connection.deny(0, denied)
+    for _ in range(100):
+        connection.write(0, MTU)
+    net.run()
+    assert [net.counts(0, plane).by_opcode[ONLY - 0xC0] for plane in (0, 1)] == [0, 100]
+    connection.deny(0, denied, deny=False)
+    for _ in range(100):
+        connection.write(0, MTU)
+    net.run()
+    assert net.counts(0, 1).by_opcode[ONLY - 0xC0] == pytest.approx(150, abs=10)
 
 
 def test_an_ev_that_loses_is_replaced_told_and_comes_back_when_it_answers() -> None:

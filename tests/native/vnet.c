@@ -510,6 +510,18 @@ int vnet_close(vnet *net, int connection, uint32_t side) {
     return status;
 }
 
+/* Whether the plane of an EV has none left that may be used. */
+static bool is_barred(const struct vnet *net, const struct vnet_side *side, uint32_t ev) {
+    mrc_ev_info evs[512];
+    int count = mrc_qp_evs(net->hosts[side->host].endpoint, side->local.number, evs, 512);
+
+    for (int i = 0; i < count; i++) {
+        if (evs[i].plane == (ev >> 12 & 15) && evs[i].state != MRC_EV_DENIED)
+            return false;
+    }
+    return true;
+}
+
 int vnet_deny(vnet *net, int connection, uint32_t side, uint32_t ev, bool deny) {
     struct vnet_side *from = side_of(net, connection, side);
     mrc_endpoint *endpoint = net->hosts[from->host].endpoint;
@@ -525,6 +537,8 @@ int vnet_deny(vnet *net, int connection, uint32_t side, uint32_t ev, bool deny) 
     from->denied_count = kept;
     if (deny && kept < VNET_EVS_DENIED)
         from->denied[from->denied_count++] = ev;
+    if (deny && is_barred(net, from, ev))
+        net->hosts[from->host].is_uneven = true;
     vnet_wake(net, from->host, net->now);
     return status;
 }

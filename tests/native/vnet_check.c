@@ -134,7 +134,7 @@ static void check_plane(struct vnet *net, struct vnet_side *from, uint32_t plane
     if (mrc_peer_stats(host->endpoint, from->peer, plane, &stats) < 0 ||
         stats.state != MRC_PLANE_UP)
         vnet_fail(net, "data on plane %u, which is out for reason %u", plane, stats.reason);
-    if (net->config.policy != MRC_POLICY_EQUAL || net->options.hosts > 2)
+    if (net->config.policy != MRC_POLICY_EQUAL || net->options.hosts > 2 || host->is_uneven)
         return;
     for (uint32_t i = 0; i < net->options.planes; i++) {
         uint64_t bytes = host->ports[i].fair_bytes;
