@@ -7,18 +7,21 @@ core does, and can lose everything (`cut`).
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import itertools
 import os
 import secrets
 import select
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+import mrc
 from mrc import _native, hub, verbs
 from mrc._native import Attributes, EngineEvent, PeerPlane, Pin
 from mrc.errors import MRCError
@@ -245,3 +248,22 @@ def install(monkeypatch: pytest.MonkeyPatch, count: int = 2) -> None:
     for module in (hub, verbs):
         monkeypatch.setattr(module, "Engine", FakeEngine)
         monkeypatch.setattr(module, "discover", discover)
+
+
+@contextlib.asynccontextmanager
+async def joined(
+    config: mrc.Config | None = None,
+) -> AsyncIterator[tuple[mrc.Connection, mrc.Connection]]:
+    """A connector's and a listener's connection."""
+    async with mrc.listen("127.0.0.1", 0, config=config) as listener:
+        one = await mrc.connect(f"127.0.0.1:{listener.port}", config=config)
+        two = await listener.accept()
+        try:
+            yield one, two
+        finally:
+            one.abort()
+            two.abort()
+
+
+async def within(awaitable: Awaitable[Any]) -> Any:
+    return await asyncio.wait_for(awaitable, 20)

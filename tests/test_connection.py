@@ -9,13 +9,13 @@ import contextlib
 import gc
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import fake_engine
 import pytest
 import uvloop
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, joined, within
 
 import mrc
 from mrc import _native
@@ -35,21 +35,6 @@ def run(loop_kind: str, monkeypatch: pytest.MonkeyPatch) -> Run:
     return asyncio.run if loop_kind == "asyncio" else uvloop.run
 
 
-@contextlib.asynccontextmanager
-async def joined(
-    config: mrc.Config | None = None,
-) -> AsyncIterator[tuple[mrc.Connection, mrc.Connection]]:
-    """A connector's and a listener's connection."""
-    async with mrc.listen("127.0.0.1", 0, config=config) as listener:
-        one = await mrc.connect(f"127.0.0.1:{listener.port}", config=config)
-        two = await listener.accept()
-        try:
-            yield one, two
-        finally:
-            one.abort()
-            two.abort()
-
-
 def engine(connection: mrc.Connection) -> Any:
     return connection._link.engine
 
@@ -63,10 +48,6 @@ def tag_of(connection: mrc.Connection) -> int:
     """Of its one write that is under way."""
     (tag,) = connection._link._pins
     return tag
-
-
-async def within(awaitable: Awaitable[Any]) -> Any:
-    return await asyncio.wait_for(awaitable, 20)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2032, 2033, 100_000, 9 << 20])

@@ -15,14 +15,14 @@ import linecache
 import mmap
 import random
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fake_engine
 import pytest
 import uvloop
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, joined, within
 
 import mrc
 
@@ -30,25 +30,6 @@ import mrc
 @pytest.fixture(autouse=True)
 def engines(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_engine.install(monkeypatch)
-
-
-@contextlib.asynccontextmanager
-async def joined(
-    config: mrc.Config | None = None,
-) -> AsyncIterator[tuple[mrc.Connection, mrc.Connection]]:
-    """A connector's and a listener's connection."""
-    async with mrc.listen("127.0.0.1", 0, config=config) as listener:
-        one = await mrc.connect(f"127.0.0.1:{listener.port}", config=config)
-        two = await listener.accept()
-        try:
-            yield one, two
-        finally:
-            one.abort()
-            two.abort()
-
-
-async def within(awaitable: Awaitable[Any]) -> Any:
-    return await asyncio.wait_for(awaitable, 20)
 
 
 @pytest.mark.parametrize(

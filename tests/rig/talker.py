@@ -26,6 +26,8 @@ LIMIT = 30.0
 """Seconds within which everything that a test waits for happens."""
 
 MIB = 1 << 20
+MBIT = 60
+"""Rate of the planes of the fixture `rig`, in Mb/s."""
 
 Look = dict[str, Any]
 

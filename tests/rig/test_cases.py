@@ -7,25 +7,13 @@ Each docstring names its case. What is sent is checked: every message once, whol
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
-from rig.talker import MIB, Talker, connecting, listening, lost, pair, settle_up
+from rig.talker import MBIT, MIB, Talker, connecting, listening, lost, pair, settle_up
 
 from tools.rig import Rig, shell
 
 pytestmark = pytest.mark.rig
-
-MBIT = 60
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    """Two planes that are slow enough for a middle of a transfer."""
-    with Rig(planes=2) as rig:
-        for plane in rig.planes:
-            plane.rate(MBIT)
-        yield rig
 
 
 def test_a_dropped_plane_comes_back_by_itself_each_time(rig: Rig) -> None:

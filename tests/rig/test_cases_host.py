@@ -13,7 +13,6 @@ import os
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,18 +23,8 @@ from tools.rig import Rig, shell
 
 pytestmark = pytest.mark.rig
 
-MBIT = 60
 QUICK = {"max_inflight": MIB, "revive_spread": 0.01}
 """A plane that comes back is trusted soon, also after many outages."""
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    """Two planes that are slow enough for a middle of a transfer."""
-    with Rig(planes=2) as rig:
-        for plane in rig.planes:
-            plane.rate(MBIT)
-        yield rig
 
 
 def nft(namespace: str, script: str) -> None:
