@@ -269,6 +269,8 @@ class Link:
         if self.error is not None or not self.messages.withdraw(sending):
             return False
         self._pending.discard(sending)
+        if self.closing or self.messages.peer_has_closed:
+            self._advance()
         return True
 
     def check_process(self) -> None:

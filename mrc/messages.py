@@ -222,6 +222,7 @@ class Messages:
         if sending.started or sending not in queue:
             return False
         queue.remove(sending)
+        sending.data = None
         return True
 
     @property

@@ -2,7 +2,7 @@
 """An engine without interfaces: writes of one fake reach the other at once, in this process.
 
 For tests of what lies above the engine. It checks keys, ranges, domains and posted receives as the
-core does, and can lose everything (`cut`).
+core does, and can lose everything (`cut`) or carry writes one by one (`slow`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import select
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -52,7 +53,8 @@ class FakeEngine:
     def __init__(self, config: object, *, threaded: bool = True) -> None:
         self.incarnation = secrets.randbits(64)
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.closed = self.forked = self.cut = False
+        self.closed = self.forked = self.cut = self.slow = False
+        self.under_way: deque[Callable[[], None]] = deque()
         self.events: deque[tuple[Any, ...]] = deque()
         self.regions: dict[int, tuple[int, int, Pin, memoryview]] = {}
         self.qps: dict[int, FakeQp] = {}
@@ -165,13 +167,23 @@ class FakeEngine:
             return False
         self.room -= 1
         if not self.cut and not self.qps[qp].broken:
-            self._execute(qp, key, va, bytes(_native.ffi.buffer(pin.pointer)), tag, immediate)
+            self.under_way.append(partial(self._execute, qp, key, va, pin, tag, immediate))
+            if not self.slow:
+                self.carry()
         return True
 
+    def carry(self, count: int = 1) -> None:
+        """Lets so many of the writes that are under way arrive, as their sources are now."""
+        for _ in range(min(count, len(self.under_way))):
+            self.under_way.popleft()()
+
     def _execute(  # noqa: PLR0917
-        self, qp: int, key: int, va: int, data: bytes, tag: int, immediate: int | None
+        self, qp: int, key: int, va: int, pin: Pin, tag: int, immediate: int | None
     ) -> None:
-        mine = self.qps[qp]
+        mine = self.qps.get(qp)
+        if mine is None or mine.broken:
+            return
+        data = bytes(_native.ffi.buffer(pin.pointer))
         assert mine.remote is not None
         other, number = mine.remote
         theirs = other.qps.get(number)

@@ -380,6 +380,96 @@ def test_waiting_calls_can_be_cancelled_at_any_step() -> None:
     assert FakeEngine.everybody == {}
 
 
+def is_exported(buffer: bytearray) -> bool:
+    """Whether somebody may still read it: then it cannot grow."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        return True
+    buffer.pop()
+    return False
+
+
+def test_a_cancelled_write_lands_whole_or_not_at_all(seed: int) -> None:
+    """Cases C55 and D70: its source is held as long as a packet of it may leave, and no longer."""
+    rng = random.Random(seed)
+    size = 200_000
+
+    async def main() -> None:
+        async with joined(mrc.Config(post_window=1 << 17)) as (one, two):
+            wire: FakeEngine = one._link.engine  # type: ignore[assignment]
+            memory = bytearray(3 * size)
+            remote = one.remote(two.register(memory).descriptor)
+            parts = [slice(at, at + size) for at in range(0, 3 * size, size)]
+            wire.slow = True
+            for value in range(1, 41):
+                memory[:] = bytes(3 * size)
+                sources = [bytearray([value]) * size for _ in parts]
+                writes = [
+                    asyncio.ensure_future(one.write(source, remote[part], imm=number))
+                    for number, (source, part) in enumerate(zip(sources, parts, strict=True))
+                ]
+                for _ in range(rng.randrange(16)):
+                    await asyncio.sleep(0)
+                    wire.carry()
+                victim = rng.randrange(3)
+                landed = set(range(3))
+                if writes[victim].cancel():
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await writes[victim]
+                    await asyncio.sleep(0)  # until then asyncio itself holds the exception
+                    has_begun = memory[victim * size] or is_exported(sources[victim])
+                    landed -= set() if has_begun else {victim}
+                for number in sorted(landed):
+                    while two._link.messages.head is None:
+                        wire.carry()
+                        await asyncio.sleep(0)
+                    assert (await two.recv()).imm == number
+                wire.carry(len(wire.under_way))
+                await within(asyncio.gather(*writes, return_exceptions=True))
+                assert not any(map(is_exported, sources))
+                for number, part in enumerate(parts):
+                    assert set(memory[part]) == {value if number in landed else 0}
+
+    asyncio.run(main())
+
+
+def test_a_withdrawn_message_gives_its_buffer_back() -> None:
+    async def main() -> None:
+        async with joined(mrc.Config(slots=2)) as (one, two):
+            one._link.engine.slow = True  # type: ignore[attr-defined]
+            for _ in range(2):
+                await one.post_send(b"takes a slot")
+            data = bytearray(100_000)
+            waiting = await one.post_send(data)
+            assert is_exported(data)
+            assert waiting.cancel()
+            assert not is_exported(data)
+            assert not waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            two.abort()
+
+    asyncio.run(main())
+
+
+def test_a_close_waits_for_no_message_that_was_withdrawn() -> None:
+    async def main() -> None:
+        async with joined(mrc.Config(slots=2, max_queue=1 << 16)) as (one, two):
+            posts: list[mrc.Completion] = []
+            while all(post.done() for post in posts):  # until the peer's queue has no room
+                posts.append(await one.post_send(bytes(2000)))
+                for _ in range(20):
+                    await asyncio.sleep(0)
+            closing = asyncio.ensure_future(one.close())
+            await asyncio.sleep(0)
+            assert posts.pop().cancel()
+            await asyncio.wait_for(closing, 5)  # of the 10 that it would wait for the message
+            assert len([message async for message in two]) == len(posts)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("forged", ["before", "behind", "key"])
 def test_a_write_outside_the_region_writes_nothing(forged: str) -> None:
     async def main() -> None:
