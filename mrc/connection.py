@@ -391,14 +391,19 @@ class Connection:
     async def write(self, src: Any, remote: RemoteRegion, *, imm: int | None = None) -> None:
         """Writes to the peer's memory; returns when the peer's transport has placed all of it.
 
+        Cancelling withdraws the write if none of it has left; else all of it is written, and its
+        immediate follows.
+
         Args:
-            src: Anything contiguous with the buffer protocol; leave it as it is until then.
+            src: Anything contiguous with the buffer protocol; leave it as it is until then (after
+                a cancellation: until a later write has returned).
             remote: Where to, from its beginning on; at least as large.
             imm: Given, an empty message with it follows for the peer's `recv`, behind the data.
 
         Raises:
-            RemoteAccessError: The peer does not lend this memory (any more). Nothing was written,
-                and the connection breaks: on both sides ConnectionLost, "remote access refused".
+            RemoteAccessError: The peer does not lend this memory (any more). Nothing is written
+                from then on, and the connection breaks: ConnectionLost, "remote access refused",
+                on both sides and in other writes that are under way.
             ConnectionClosedOK: Either side has closed; nothing was written.
             ConnectionLost: The connection broke; what was written is not known.
             TypeError: `src` is no buffer, `remote` no remote region, or `imm` no integer.
