@@ -173,6 +173,7 @@ static bool transmit(struct mrc_engine *engine, int64_t now) {
         if (port->batch_count < PLANE_BATCH && count < ENGINE_FRAMES)
             continue;
         flush_ports(engine, now);
+        now = engine_clock(); /* what a packet's round trip is measured from */
         count = 0;
     }
     flush_ports(engine, now);
