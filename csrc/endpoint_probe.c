@@ -250,6 +250,11 @@ static void on_path_answered(struct mrc_endpoint *endpoint, int64_t now,
             path_forgive(&plane->path, &endpoint->config);
         path_on_answer(&plane->path, &endpoint->config, now, (enum path_probe)asked->probe,
                        asked->sent, asked->ev, asked->size, needed);
+        if (asked->probe == PATH_PROBE_FULL &&
+            path_wants_samples(&plane->path, &endpoint->config)) {
+            plane->due |= 1u << PEER_PROBE_FULL;
+            entry->is_probing = true;
+        }
     } else if ((qp = endpoint_find_qp(endpoint, asked->qp)) != NULL && qp->peer == peer &&
                qp->state == MRC_QP_RTS) {
         requestor_on_suspect_answered(&qp->requestor, now, asked->ev);

@@ -72,6 +72,7 @@ void nscc_init(struct nscc *nscc, const struct nscc_config *config, int64_t now,
     nscc->cwnd = nscc->max_wnd;
     nscc->adjusted = now;
     nscc->sampled = now;
+    nscc->late_since = INT64_MAX;
     nscc->decreased = now - nscc->base_rtt;
     nscc->period_end = now + nscc->base_rtt + nscc->target;
 }
@@ -87,15 +88,47 @@ bool nscc_has_room(const struct nscc *nscc, uint64_t inflight, uint32_t size) {
     return inflight == 0 || inflight + size <= nscc->cwnd;
 }
 
+/* log2 with 10 bits of fraction, straight between powers of two. */
+static int64_t log2_of(uint64_t value) {
+    uint32_t whole = 63 - (uint32_t)__builtin_clzll(value);
+    uint64_t fraction = whole > 10 ? value >> (whole - 10) : value << (10 - whole);
+
+    return (int64_t)whole * ONE + (int64_t)fraction - ONE;
+}
+
+/* The delay that a window of this size may cause. [choice] As in Swift (SIGCOMM 2020), a small one
+ * more than a large one: windows that share a queue, as all planes share the hosts, come out equal
+ * whatever they were. From target_qdelay for max_wnd up to qa_threshold for one packet. */
+static int64_t allowed_delay(const struct nscc *nscc) {
+    int64_t halvings = log2_of(nscc->max_wnd) - log2_of(nscc->cwnd);
+    int64_t most = log2_of(nscc->max_wnd) - log2_of(nscc->config.mtu);
+
+    return nscc->target + (QA_TARGETS - 1) * nscc->target / most * halvings;
+}
+
 /* The delay of this sample; base_rtt falls to the least RTT seen, and target with it. */
-static int64_t take_rtt(struct nscc *nscc, int64_t rtt) {
+static int64_t take_rtt(struct nscc *nscc, const struct nscc_sack *sack) {
     int64_t delay;
 
-    if (rtt < nscc->base_rtt && nscc->base_rtt > nscc->config.base_rtt_floor)
-        set_base_rtt(nscc, rtt);
-    delay = rtt > nscc->base_rtt ? rtt - nscc->base_rtt : 0;
+    if (sack->least_rtt < nscc->base_rtt && nscc->base_rtt > nscc->config.base_rtt_floor)
+        set_base_rtt(nscc, sack->least_rtt);
+    if (sack->rtt < 0)
+        return nscc->delay;
+    delay = sack->rtt > nscc->base_rtt ? sack->rtt - nscc->base_rtt : 0;
     nscc->delay += (delay - nscc->delay) / DELAY_WEIGHT;
     return delay;
+}
+
+/* Whether a queue above qa_threshold stands: a packet that left after the first late one was
+ * acknowledged is late too. A host that was not running delays one flight, and once [choice]. */
+static bool is_queue_standing(struct nscc *nscc, const struct nscc_sack *sack, int64_t delay) {
+    if (sack->rtt < 0 || nscc->config.trimming)
+        return false;
+    if (delay <= QA_TARGETS * nscc->target)
+        nscc->late_since = INT64_MAX;
+    else if (nscc->late_since == INT64_MAX)
+        nscc->late_since = sack->now;
+    return sack->now - sack->rtt >= nscc->late_since;
 }
 
 static void start_period(struct nscc *nscc, int64_t now) {
@@ -107,8 +140,7 @@ static void start_period(struct nscc *nscc, int64_t now) {
 }
 
 /* Rule 3. True when the window was set to what got through. */
-static bool quick_adapt(struct nscc *nscc, int64_t now, int64_t delay, uint64_t inflight) {
-    bool is_late = !nscc->config.trimming && delay > QA_TARGETS * nscc->target;
+static bool quick_adapt(struct nscc *nscc, int64_t now, bool is_late, uint64_t inflight) {
     /* [choice] A loss without delay is a broken packet rather than a full queue. */
     bool is_hurt = nscc->was_trimmed || (nscc->was_lost && nscc->delay >= nscc->target);
     int64_t period = nscc->base_rtt + nscc->target;
@@ -148,25 +180,22 @@ static void decrease(struct nscc *nscc, int64_t now, int64_t bound, int64_t paus
     cap(nscc);
 }
 
-/* Rule 4 at or above the target. [choice] In a network that has never marked, delay alone has to
- * say that there is congestion: the window is held above the target, and cut once a round trip
- * above qa_threshold. */
-static void on_delay(struct nscc *nscc, int64_t delay, const struct nscc_sack *sack) {
-    int64_t limit = QA_TARGETS * nscc->target;
-
+/* Rule 4 at or above the bound. [choice] In a network that has never marked, delay alone has to
+ * say that there is congestion. */
+static void on_delay(struct nscc *nscc, int64_t bound, const struct nscc_sack *sack) {
     if (sack->marked)
-        decrease(nscc, sack->now, nscc->target, nscc->base_rtt);
+        decrease(nscc, sack->now, bound, nscc->base_rtt);
     else if (nscc->has_marks)
         nscc->increase += FAIR * (uint64_t)nscc->config.mtu * nscc->gain / ONE * sack->new_bytes;
-    else if (delay > limit)
-        decrease(nscc, sack->now, limit, nscc->base_rtt + nscc->delay);
+    else
+        decrease(nscc, sack->now, bound, nscc->base_rtt + nscc->delay);
 }
 
-/* Rule 4, unmarked and below the target. Gains are capped so that the window at most doubles in a
+/* Rule 4, unmarked and below the bound. Gains are capped so that the window at most doubles in a
  * round trip, which the scales of long software delays would exceed [choice]. */
-static void grow(struct nscc *nscc, int64_t delay, uint64_t new_bytes) {
+static void grow(struct nscc *nscc, int64_t delay, int64_t bound, uint64_t new_bytes) {
     uint64_t scale_b = (uint64_t)nscc->target / REFERENCE_DELAY;
-    uint64_t share = (uint64_t)((nscc->target - delay) * ONE / nscc->target);
+    uint64_t share = (uint64_t)((bound - delay) * ONE / bound);
     uint64_t step;
 
     if (delay < nscc->target / NEAR_ZERO || delay == 0) {
@@ -233,7 +262,9 @@ static bool is_fresh(struct nscc *nscc, const struct nscc_sack *sack) {
 }
 
 void nscc_on_sack(struct nscc *nscc, const struct nscc_sack *sack) {
-    int64_t delay = sack->rtt >= 0 ? take_rtt(nscc, sack->rtt) : nscc->delay;
+    int64_t delay = take_rtt(nscc, sack);
+    bool is_late = is_queue_standing(nscc, sack, delay);
+    int64_t bound;
 
     nscc->achieved += sack->new_bytes;
     nscc->received += sack->new_bytes;
@@ -243,14 +274,15 @@ void nscc_on_sack(struct nscc *nscc, const struct nscc_sack *sack) {
         return;
     if (nscc->ignored < nscc->to_ignore && sack->marked)
         return;
-    if (quick_adapt(nscc, sack->now, delay, sack->inflight) || !is_fresh(nscc, sack))
+    if (quick_adapt(nscc, sack->now, is_late, sack->inflight) || !is_fresh(nscc, sack))
         return;
     nscc->has_marks = nscc->has_marks || sack->marked;
-    if (delay >= nscc->target)
-        on_delay(nscc, delay, sack);
+    bound = nscc->has_marks ? nscc->target : allowed_delay(nscc);
+    if (delay >= bound)
+        on_delay(nscc, bound, sack);
     else if (!sack->marked && sack->limited)
-        grow(nscc, delay, sack->new_bytes);
-    adjust(nscc, sack->now, delay >= nscc->target);
+        grow(nscc, delay, bound, sack->new_bytes);
+    adjust(nscc, sack->now, delay >= bound);
 }
 
 static void shrink(struct nscc *nscc, uint32_t size) {
@@ -262,12 +294,12 @@ static void shrink(struct nscc *nscc, uint32_t size) {
 void nscc_on_trim(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflight) {
     nscc->delay += (nscc->base_rtt - nscc->delay) / DELAY_WEIGHT;
     nscc->was_trimmed = true;
-    if (!quick_adapt(nscc, now, nscc->delay, inflight))
+    if (!quick_adapt(nscc, now, false, inflight))
         shrink(nscc, size);
 }
 
 void nscc_on_loss(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflight) {
     nscc->was_lost = true;
-    if (!quick_adapt(nscc, now, nscc->delay, inflight))
+    if (!quick_adapt(nscc, now, false, inflight))
         shrink(nscc, size);
 }

@@ -30,6 +30,7 @@ struct nscc {
     uint64_t gain;      /* scaling_a, 10 bits of fraction */
     int64_t delay;      /* average queueing delay */
     int64_t sampled;    /* when the last RTT sample came */
+    int64_t late_since; /* when the first sample above qa_threshold in a row came; or INT64_MAX */
     uint64_t increase;  /* bytes^2 / 2^10, to be divided by cwnd */
     uint64_t received;  /* since the last adjustment */
     int64_t adjusted;   /* when it was */
@@ -57,6 +58,7 @@ struct nscc_sack {
     int64_t now;
     uint64_t new_bytes; /* newly received, nominal sizes; may be 0 */
     int64_t rtt;        /* ns; < 0 when there is no unambiguous sample */
+    int64_t least_rtt;  /* ns; that a full-size packet ever took: a short one may be quicker */
     uint64_t inflight;  /* bytes, after this SACK was taken in */
     bool marked;        /* m = SKIP_ONCE */
     bool limited;       /* the window, not the application, held the sender since the last SACK */

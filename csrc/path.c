@@ -6,6 +6,7 @@
 enum {
     SILENT_PACKETS = 3,  /* [choice] a plane with fewer losses is not silent */
     FULL_TRIES = 3,      /* full-size probes before the MTU is blamed [choice] */
+    FULL_SAMPLES = 8,    /* of the RTT of an empty path, on a software host [choice] */
     BURST_TRIES_FAST = 3 /* bursts asked for at the fast pace [choice] */
 };
 
@@ -119,9 +120,10 @@ static void note_full_rtt(struct path *path, int64_t sample) {
         path->rtt_full = sample;
 }
 
-void path_on_data_rtt(struct path *path, int64_t sample) {
+void path_on_data_rtt(struct path *path, int64_t sample, bool is_full) {
     note_rtt(path, sample);
-    note_full_rtt(path, sample);
+    if (is_full)
+        note_full_rtt(path, sample);
 }
 
 void path_on_sent(struct path *path, int64_t now) {
@@ -177,6 +179,7 @@ void path_on_answer(struct path *path, const mrc_config *config, int64_t now, en
     note_reverse(path, ev);
     if (kind == PATH_PROBE_FULL) {
         path->full_unanswered = 0;
+        path->full_answers += path->full_answers < FULL_SAMPLES;
         if (size > path->full_size)
             path->full_size = size;
         note_full_rtt(path, now - sent);
@@ -233,6 +236,12 @@ bool path_wants_full(const struct path *path, uint32_t needed) {
 
 bool path_wants_burst(const struct path *path, uint32_t needed) {
     return needed != 0 && path->full_size >= needed && !path_can_burst(path);
+}
+
+/* A host that was not running made any single sample long, and rtt_full is for good. */
+bool path_wants_samples(const struct path *path, const mrc_config *config) {
+    return path->full_size > 0 && path->full_answers < FULL_SAMPLES &&
+           config->base_rtt_floor > 0 && path->rtt_full > config->base_rtt_floor;
 }
 
 bool path_can_burst(const struct path *path) { return path->burst_answers >= 2; }

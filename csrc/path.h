@@ -43,6 +43,7 @@ struct path {
     int64_t rtt_var;
     int64_t rtt_min;
     int64_t rtt_full; /* least of full-size probes and data: what an empty path takes for them */
+    uint32_t full_answers; /* full-size probes that were answered, up to FULL_SAMPLES */
 
     int64_t proven;      /* when something last came back */
     int64_t doubt_since; /* since when what was sent has not been answered; 0: it has */
@@ -77,8 +78,8 @@ void path_on_peer_says(struct path *path, const mrc_config *config, int64_t now,
 /* Earlier outages do not delay its return: there is no better path. */
 void path_forgive(struct path *path, const mrc_config *config);
 
-/* A packet of data took so long to be acknowledged. */
-void path_on_data_rtt(struct path *path, int64_t sample);
+/* A packet of data, which may be of full size, took so long to be acknowledged. */
+void path_on_data_rtt(struct path *path, int64_t sample, bool is_full);
 
 /* Data left on it, came back acknowledged, or was judged lost. */
 void path_on_sent(struct path *path, int64_t now);
@@ -112,6 +113,9 @@ void path_on_probed(struct path *path, const mrc_config *config, int64_t now,
 /* Which probes are due with the next: small ones always. */
 bool path_wants_full(const struct path *path, uint32_t needed);
 bool path_wants_burst(const struct path *path, uint32_t needed);
+
+/* Whether another full-size probe is to follow one that came back: until one was quick. */
+bool path_wants_samples(const struct path *path, const mrc_config *config);
 
 bool path_can_burst(const struct path *path);
 

@@ -394,6 +394,7 @@ static void feed_plane(struct peer *peer, int64_t now, uint32_t i, const struct 
         .now = now,
         .new_bytes = has_tally ? said->nominal : 0,
         .rtt = sack->plane == i ? sack->rtt : -1,
+        .least_rtt = plane->path.rtt_full,
         .inflight = plane->inflight,
         .limited = plane->is_limited,
         .marked = sack->is_marked && sack->plane == i,
@@ -401,8 +402,6 @@ static void feed_plane(struct peer *peer, int64_t now, uint32_t i, const struct 
         .restore = sack->restore,
     };
 
-    if (feed.rtt >= 0)
-        path_on_data_rtt(&plane->path, feed.rtt);
     if (is_equal(peer) || !is_up(peer, i))
         return;
     plane->is_limited = false;
@@ -429,6 +428,8 @@ void peer_on_sack(struct peer *peer, int64_t now, const struct peer_sack *sack) 
     bool is_limited = false;
 
     take_tally(peer, now, sack->tally);
+    if (sack->plane < MRC_PLANES && sack->rtt >= 0)
+        path_on_data_rtt(&peer->plane[sack->plane].path, sack->rtt, sack->size >= peer->mtu);
     if (sack->is_marked && sack->plane < MRC_PLANES)
         peer->plane[sack->plane].stats.ce_marks++;
     for (uint32_t rest = planes; rest != 0; rest &= rest - 1) {
@@ -444,6 +445,7 @@ void peer_on_sack(struct peer *peer, int64_t now, const struct peer_sack *sack) 
             .rtt = sack->plane < MRC_PLANES && sack->rtt >= 0
                        ? evened_rtt(peer, sack->plane, sack->rtt)
                        : -1,
+            .least_rtt = longest_way(peer),
             .inflight = peer_inflight(peer),
             .limited = is_limited,
             .marked = sack->is_marked,
@@ -642,7 +644,7 @@ static void plan_probes(struct peer *peer, int64_t now, uint32_t i) {
     plane->due |= 1u << PEER_PROBE_SMALL;
     if (plane->path.state != MRC_PLANE_UP)
         plane->due |= 1u << PEER_PROBE_SECOND;
-    if (path_wants_full(&plane->path, size))
+    if (path_wants_full(&plane->path, size) || path_wants_samples(&plane->path, peer->config))
         plane->due |= 1u << PEER_PROBE_FULL;
     /* A plane that loses packets is asked by packets like them. */
     if (plane->path.state == MRC_PLANE_UP && plane->path.losses > 0)

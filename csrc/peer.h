@@ -145,6 +145,7 @@ struct peer_sack {
     uint64_t new_bytes;
     uint32_t plane;    /* of the EV that it names; MRC_PLANES: it names none */
     int64_t rtt;       /* of the packet that caused it; < 0: ambiguous */
+    uint32_t size;     /* of that packet, bytes of payload */
     bool is_marked;
     bool restore;
     uint8_t penalty;

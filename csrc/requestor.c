@@ -367,6 +367,7 @@ bool requestor_on_sack(struct requestor *requestor, int64_t now, const struct pa
     cause = cause_of(requestor, sack);
     if (cause != NULL) {
         said.rtt = now - cause->time;
+        said.size = cause->size;
         loss_evidence_add(&evidence, cause->ev, cause->time);
     }
     take_arrivals(requestor, now, sack, &tally);

@@ -342,6 +342,14 @@ class Net:
         self.lib.vnet_run(self.c, self.now + duration, False)
         self.check()
 
+    def pause(self, host: int, duration: int, read: Sequence[int] = ()) -> None:
+        """A host is not running for that long.
+
+        It was about to read its planes one after the other: those in `read` it has, the others are
+        read when it goes on, with all that came meanwhile.
+        """
+        self.lib.vnet_pause(self.c, host, duration, _mask(read))
+
     @property
     def is_idle(self) -> bool:
         return bool(self.lib.vnet_is_idle(self.c))

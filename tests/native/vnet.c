@@ -72,6 +72,8 @@ static struct vnet_timer take_timer(struct vnet *net) {
 void vnet_wake(struct vnet *net, uint32_t host, int64_t time) {
     struct vnet_host *to = &net->hosts[host];
 
+    if (time < to->paused_until)
+        time = to->paused_until;
     if (time >= to->wake_at)
         return;
     to->wake_at = time;
@@ -233,11 +235,18 @@ static void keep(struct vnet *net, const struct vnet_frame *frame) {
     net->kept[net->kept_count++] = memcpy(vnet_memory(size), frame, size);
 }
 
-static void take_in(struct vnet *net, struct vnet_host *host) {
+/* Hands the frames of these planes to the endpoint; the others stay. */
+static void take_in(struct vnet *net, struct vnet_host *host, uint32_t planes) {
+    uint32_t left = 0;
+
     for (uint32_t i = 0; i < host->inbox_count; i++) {
         struct vnet_frame *frame = host->inbox[i];
         mrc_frame_in in = {.plane = frame->plane, .size = frame->size, .data = frame->data};
 
+        if (!(planes >> frame->plane & 1)) {
+            host->inbox[left++] = frame;
+            continue;
+        }
         if (frame->packets > 1)
             in.segment_size = frame->segment_size;
         if (!frame->is_forged) {
@@ -247,10 +256,8 @@ static void take_in(struct vnet *net, struct vnet_host *host) {
         mrc_endpoint_receive(host->endpoint, net->now, &in);
         free(frame);
     }
-    net->under_way -= host->inbox_count;
-    host->inbox_count = 0;
-    if (net->options.drained)
-        mrc_endpoint_drained(host->endpoint, net->now);
+    net->under_way -= host->inbox_count - left;
+    host->inbox_count = left;
 }
 
 static void send_out(struct vnet *net, uint32_t number) {
@@ -302,14 +309,17 @@ static void service(struct vnet *net, uint32_t number) {
     host->serviced = net->now;
     if (host->spins > SPINS_MAX)
         vnet_fail(net, "host %u is due again and again at one moment", number);
-    take_in(net, host);
+    take_in(net, host, ~host->read);
+    if (net->options.drained)
+        mrc_endpoint_drained(host->endpoint, net->now);
     if (mrc_endpoint_deadline(host->endpoint) <= net->now)
         mrc_endpoint_timeout(host->endpoint, net->now);
     take_events(net, number);
     send_out(net, number);
     take_events(net, number);
     vnet_check_host(net, number);
-    deadline = mrc_endpoint_deadline(host->endpoint);
+    deadline = host->read != 0 ? net->now : mrc_endpoint_deadline(host->endpoint);
+    host->read = 0;
     if (deadline != INT64_MAX)
         vnet_wake(net, number, deadline > net->now ? deadline : net->now);
 }
@@ -354,6 +364,16 @@ static void step(struct vnet *net) {
         vnet_wake(net, timer.host, net->now);
         break;
     }
+}
+
+void vnet_pause(vnet *net, uint32_t host, int64_t duration, uint32_t read) {
+    struct vnet_host *of = &net->hosts[host];
+
+    take_in(net, of, read);
+    of->read = read;
+    of->paused_until = net->now + duration;
+    of->wake_at = INT64_MAX;
+    vnet_wake(net, host, of->paused_until);
 }
 
 bool vnet_is_idle(const vnet *net) {

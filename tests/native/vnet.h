@@ -144,6 +144,10 @@ mrc_endpoint *vnet_endpoint(vnet *net, uint32_t host);
 bool vnet_run(vnet *net, int64_t until, bool until_idle);
 bool vnet_is_idle(const vnet *net);
 
+/* The host is not running for so long. It was about to read its planes one after the other: those
+ * of the mask `read` it has, the others are read when it goes on, with all that came meanwhile. */
+void vnet_pause(vnet *net, uint32_t host, int64_t duration, uint32_t read);
+
 /* A caller did something to the host's endpoint itself. */
 void vnet_kick(vnet *net, uint32_t host);
 

@@ -104,6 +104,8 @@ struct vnet_host {
     uint32_t inbox_count;
     uint32_t inbox_room;
     int64_t wake_at;
+    int64_t paused_until;
+    uint32_t read; /* mask of the planes that the round which was interrupted had read */
     int64_t serviced;
     uint32_t spins; /* services at one moment without a frame */
     struct vnet_side **by_number; /* by the low 16 bits of the queue pair's number */
