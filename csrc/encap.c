@@ -113,25 +113,33 @@ static void put_ipv6(const uint8_t *source, const uint8_t *destination, uint32_t
     memcpy(out + IPV6_DESTINATION, destination, 16);
 }
 
-static void put_srh(const struct address *carrier, uint8_t *out) {
+static bool has_srh(const struct flow *flow) {
+    return flow->has_srh || flow->next_carrier.version != 0;
+}
+
+/* With one segment left it is a reduced one: the first stands in the header alone (RFC 8754). */
+static void put_srh(const struct flow *flow, uint8_t *out) {
+    bool is_left = flow->next_carrier.version != 0;
+
     memset(out, 0, ENCAP_SRH_SIZE);
     out[SRH_NEXT_HEADER] = PROTOCOL_IPV6;
     out[SRH_LENGTH] = ENCAP_SRH_SIZE / 8 - 1;
     out[SRH_TYPE] = SRH_TYPE_SEGMENT_ROUTING;
-    memcpy(out + SRH_SEGMENTS, carrier->bytes, 16);
+    out[SRH_SEGMENTS_LEFT] = is_left;
+    memcpy(out + SRH_SEGMENTS, is_left ? flow->next_carrier.bytes : flow->carrier.bytes, 16);
 }
 
 /* What stands in front of the inner IPv6 header; returns its bytes. The flow label is the inner
  * one's, so that equipment that hashes it keeps a path's packets together. */
 static size_t put_outer(const struct flow *flow, uint32_t ev, uint8_t traffic_class,
                         size_t udp_size, uint8_t *out) {
-    size_t size = flow->has_srh ? ENCAP_SRH_SIZE : 0;
+    size_t size = has_srh(flow) ? ENCAP_SRH_SIZE : 0;
 
     put_ipv6(flow->source.bytes, flow->carrier.bytes, ev, traffic_class,
-             flow->has_srh ? PROTOCOL_ROUTING : PROTOCOL_IPV6, size + ENCAP_IPV6_SIZE + udp_size,
+             size > 0 ? PROTOCOL_ROUTING : PROTOCOL_IPV6, size + ENCAP_IPV6_SIZE + udp_size,
              out);
-    if (flow->has_srh)
-        put_srh(&flow->carrier, out + ENCAP_IPV6_SIZE);
+    if (size > 0)
+        put_srh(flow, out + ENCAP_IPV6_SIZE);
     return ENCAP_IPV6_SIZE + size;
 }
 

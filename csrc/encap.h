@@ -41,6 +41,9 @@ struct flow {
     uint16_t udp_port; /* destination port */
     struct address carrier; /* SRv6: of the outer header; version 0: no outer header */
     bool has_srh;           /* SRv6: repeat the carrier in an SRH with no segment left */
+    /* SRv6: what takes the carrier's place when its uSIDs are used up, in an SRH whatever has_srh
+     * says; version 0: none */
+    struct address next_carrier;
 };
 
 /* Writes the headers of a frame whose UDP payload has `segment_count` transport packets of together

@@ -100,6 +100,7 @@ struct control {
     uint32_t size;             /* REQUEST, ROUND_TRIP: bytes of IP packet; 0: no padding */
     uint32_t count;            /* REQUEST: packets of the frame, with ids from id on */
     mrc_address destination;   /* RESPONSE, REQUEST; of ROUND_TRIP the carrier */
+    mrc_address next_carrier;  /* ROUND_TRIP: version 0: none */
     uint8_t destination_mac[6];
 };
 

@@ -114,10 +114,9 @@ static struct asked *ask(struct mrc_endpoint *endpoint, int64_t now) {
 }
 
 static void request(struct mrc_endpoint *endpoint, const struct asked *asked, uint8_t dscp,
-                    const uint8_t *mac, uint32_t mask, const mrc_address *carrier) {
-    bool is_round_trip = carrier->version != 0;
+                    const uint8_t *mac, uint32_t mask) {
     struct control control = {
-        .kind = is_round_trip ? CONTROL_ROUND_TRIP : CONTROL_REQUEST,
+        .kind = CONTROL_REQUEST,
         .cause = {.plane = asked->plane, .ev = asked->ev, .timestamp = asked->timestamp},
         .op = asked->kind == ASKED_STATUS ? WIRE_OP_PORT_STATUS : WIRE_OP_EV_PROBE,
         .dscp = dscp,
@@ -125,14 +124,30 @@ static void request(struct mrc_endpoint *endpoint, const struct asked *asked, ui
         .mask = mask,
         .size = asked->size,
         .count = asked->kind == ASKED_PATH && asked->probe == PATH_PROBE_BURST ? 2 : 1,
-        .destination = is_round_trip ? *carrier : asked->destination,
+        .destination = asked->destination,
     };
 
     memcpy(control.destination_mac, mac, sizeof control.destination_mac);
     endpoint_control(endpoint, &control);
 }
 
-static const mrc_address no_carrier;
+/* From us to us: what leaves is the answer itself. */
+static void go_round(struct mrc_endpoint *endpoint, const struct asked *asked,
+                     const mrc_probe *probe) {
+    struct control control = {
+        .kind = CONTROL_ROUND_TRIP,
+        .cause = {.plane = asked->plane, .ev = asked->ev, .timestamp = asked->timestamp},
+        .op = WIRE_OP_EV_PROBE,
+        .dscp = probe->dscp,
+        .id = asked->id,
+        .size = asked->size,
+        .destination = probe->carrier,
+        .next_carrier = probe->next_carrier,
+    };
+
+    memcpy(control.destination_mac, probe->destination_mac, sizeof control.destination_mac);
+    endpoint_control(endpoint, &control);
+}
 
 static uint8_t probe_dscp(const struct mrc_endpoint *endpoint) {
     return endpoint->config.trimming ? endpoint->config.dscp_trimmable
@@ -161,7 +176,7 @@ void endpoint_send_peer_probe(struct mrc_endpoint *endpoint, int64_t now, struct
     plane->stats.probes_sent++;
     request(endpoint, asked,
             asked->kind == ASKED_STATUS ? endpoint->config.dscp_control : probe_dscp(endpoint),
-            plane->mac, peer_status_mask(&entry->peer), &no_carrier);
+            plane->mac, peer_status_mask(&entry->peer));
 }
 
 void endpoint_send_suspect_probe(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
@@ -178,7 +193,7 @@ void endpoint_send_suspect_probe(struct mrc_endpoint *endpoint, int64_t now, str
     asked->qp = qp->number;
     asked->destination = qp->peer->setup.addresses[asked->plane];
     plane->stats.probes_sent++;
-    request(endpoint, asked, probe_dscp(endpoint), plane->mac, 0, &no_carrier);
+    request(endpoint, asked, probe_dscp(endpoint), plane->mac, 0);
 }
 
 int mrc_endpoint_probe(mrc_endpoint *endpoint, int64_t now, const mrc_probe *probe) {
@@ -192,7 +207,9 @@ int mrc_endpoint_probe(mrc_endpoint *endpoint, int64_t now, const mrc_probe *pro
     if (info->address.version == 0 || probe->timeout <= 0 || probe->dscp > 63 ||
         probe->size > info->mtu ||
         (is_round_trip ? probe->carrier.version != 6 || info->address.version != 6
-                       : probe->destination.version != info->address.version))
+                       : probe->destination.version != info->address.version) ||
+        (probe->next_carrier.version != 0 &&
+         (probe->next_carrier.version != 6 || !is_round_trip)))
         return MRC_ERROR_ARGUMENT;
     if (endpoint->asked_by_user >= endpoint->config.max_probes / 2)
         return MRC_ERROR_FULL;
@@ -207,7 +224,10 @@ int mrc_endpoint_probe(mrc_endpoint *endpoint, int64_t now, const mrc_probe *pro
     asked->tag = probe->tag;
     asked->destination = is_round_trip ? info->address : probe->destination;
     endpoint->asked_by_user++;
-    request(endpoint, asked, probe->dscp, probe->destination_mac, 0, &probe->carrier);
+    if (is_round_trip)
+        go_round(endpoint, asked, probe);
+    else
+        request(endpoint, asked, probe->dscp, probe->destination_mac, 0);
     endpoint_expire_probes(endpoint, now);
     return MRC_OK;
 }

@@ -214,6 +214,7 @@ static bool route_operation(struct mrc_endpoint *endpoint, const struct control 
 
     if (control->kind == CONTROL_ROUND_TRIP) {
         copy_address(&route->flow.carrier, &control->destination);
+        copy_address(&route->flow.next_carrier, &control->next_carrier);
         return route_to(endpoint, plane, &endpoint->planes[plane].info.address,
                         control->destination_mac, route);
     }
@@ -251,7 +252,9 @@ static bool put_operation(struct mrc_endpoint *endpoint, const struct control *c
     fixed = (uint32_t)wire_headers_size(packet.opcode, false) + WIRE_ICRC_SIZE + ENCAP_UDP_SIZE +
             (route.flow.source.version == 4 ? ENCAP_IPV4_SIZE : ENCAP_IPV6_SIZE);
     if (route.flow.carrier.version != 0)
-        fixed += ENCAP_IPV6_SIZE + (route.flow.has_srh ? ENCAP_SRH_SIZE : 0u);
+        fixed += ENCAP_IPV6_SIZE;
+    if (route.flow.has_srh || route.flow.next_carrier.version != 0)
+        fixed += ENCAP_SRH_SIZE;
     if (control->size > fixed) {
         packet.payload_size = (control->size - fixed) & ~3u;
         if (packet.payload_size > PADDING_MAX)

@@ -363,6 +363,8 @@ typedef struct mrc_probe {
     uint32_t ev;
     mrc_address destination; /* not looked at with a carrier */
     mrc_address carrier;     /* outer destination of a round trip; version 0: none */
+    mrc_address next_carrier; /* goes on when the carrier's uSIDs are used up, in an SRH (RFC 8754);
+                               * version 0: none */
     uint8_t destination_mac[6]; /* of the next hop */
     uint8_t dscp;
     uint32_t size;   /* bytes of IP packet, by zero padding; 0: as short as it is */

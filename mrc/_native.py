@@ -12,7 +12,7 @@ import ipaddress
 import os
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -363,9 +363,19 @@ class Engine:
         self._check(lib.mrc_engine_peer_stats(self.raw, peer, plane, out), f"plane {plane}")
         return _as_dict(out[0])
 
+    def follow(self, hops: Mapping[int, Address]) -> int:
+        """Adds a peer that has next hops, by plane, but no address: nothing is sent to it."""
+        setup = ffi.new("mrc_peer_setup *")
+        setup.incarnation = secrets.randbits(64)
+        next_hops = ffi.new("mrc_address[]", lib.MRC_PLANES)
+        for number, hop in hops.items():
+            _fill_address(next_hops[number], hop)
+        return self._check(lib.mrc_engine_peer_add(self.raw, setup, next_hops), "peer")
+
     def probe(
         self, peer: int, plane: int, ev: int, tag: int, *,
-        destination: Address, timeout: int, size: int,
+        destination: Address | None = None, carriers: Sequence[Address] = (),
+        timeout: int, size: int,
     ) -> bool:  # fmt: skip
         """Sends an EV probe by a peer's plane; it ends in one EVENT_PROBE with this tag.
 
@@ -374,7 +384,8 @@ class Engine:
             plane: Ours.
             ev: Its entropy value.
             tag: 64 bits for the event.
-            destination: Who answers.
+            destination: Who answers; None with carriers.
+            carriers: SRv6: one or two addresses, whose uSIDs lead out and back to ourselves.
             timeout: ns.
             size: Bytes of the IP packet; less than its headers: no padding.
 
@@ -387,6 +398,8 @@ class Engine:
         out = ffi.new("mrc_probe *")
         out.plane, out.ev, out.tag, out.timeout, out.size = plane, ev, tag, timeout, size
         _fill_address(out.destination, destination)
+        for field, carrier in zip((out.carrier, out.next_carrier), carriers, strict=False):
+            _fill_address(field, carrier)
         status = lib.mrc_engine_probe(self.raw, peer, out)
         if status == lib.MRC_ERROR_STATE:
             return False

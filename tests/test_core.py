@@ -7,6 +7,8 @@ Cases are those of MRC 1.0 unless another source is named.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from native.build import is_sanitized
 from vnet import (
@@ -516,6 +518,14 @@ def test_an_ev_probe_that_nobody_answers_ends_by_its_timeout() -> None:
     assert (event.tag, event.status) == (42, PEER_SILENT)
 
 
+def sent_frames(net: Net) -> Iterator[bytearray]:
+    """What the first endpoint sends now, instead of the network's taking it."""
+    out = net.ffi.new("mrc_frame_out *")
+    while net.lib.mrc_endpoint_transmit(net.endpoint(0), net.now, out):
+        slices = [out.slices[index] for index in range(out.slice_count)]
+        yield bytearray(b"".join(bytes(net.ffi.buffer(s.base, s.size)) for s in slices))
+
+
 def test_a_round_trip_is_its_own_answer_and_comes_back_by_its_carrier() -> None:
     net = Net(1)
     request = net.ffi.new("mrc_probe *")
@@ -523,12 +533,7 @@ def test_a_round_trip_is_its_own_answer_and_comes_back_by_its_carrier() -> None:
     request.carrier.bytes = bytes.fromhex("fc000000010002000100030000000000")
     request.timeout, request.tag, request.ev = 20 * MS, 42, 7
     assert net.lib.mrc_endpoint_probe(net.endpoint(0), net.now, request) == 0
-    out = net.ffi.new("mrc_frame_out *")
-    while net.lib.mrc_endpoint_transmit(net.endpoint(0), net.now, out):
-        slices = [out.slices[index] for index in range(out.slice_count)]
-        frame = bytearray(b"".join(bytes(net.ffi.buffer(s.base, s.size)) for s in slices))
-        if frame[20] == 41:  # IPv6 in IPv6
-            break
+    frame = next(each for each in sent_frames(net) if each[20] == 41)  # IPv6 in IPv6
     assert frame[38:54] == bytes(request.carrier.bytes)
     assert frame[22:38] == frame[54 + 8 : 54 + 24] == frame[54 + 24 : 54 + 40]  # from us to us
     frame[38:54] = bytes.fromhex("fc0000000300") + bytes(10)  # as the last switch leaves it
@@ -541,6 +546,41 @@ def test_a_round_trip_is_its_own_answer_and_comes_back_by_its_carrier() -> None:
     net.pass_time(MS)
     (event,) = net.events(ON_PROBE)
     assert (event.tag, event.status, event.rtt, event.ev) == (42, 0, 3 * MS, 7)
+
+
+def test_a_round_trip_that_one_address_does_not_hold_goes_on_in_an_srh() -> None:
+    net = Net(1)
+    request = net.ffi.new("mrc_probe *")
+    first = bytes.fromhex("fc000000010002010101020101000000")
+    second = bytes.fromhex("fc000000010003000000000000000000")
+    request.carrier.version = request.next_carrier.version = 6
+    request.carrier.bytes, request.next_carrier.bytes = first, second
+    request.timeout, request.tag = 20 * MS, 42
+    assert net.lib.mrc_endpoint_probe(net.endpoint(0), net.now, request) == 0
+    frame = next(each for each in sent_frames(net) if each[20] == 43)
+    assert frame[38:54] == first
+    # RFC 8754: IPv6 follows, 24 bytes, type 4, one segment left, which is the last of the list.
+    assert frame[54:62] == bytes([41, 2, 4, 1, 0, 0, 0, 0])
+    assert frame[62:78] == second
+    frame[38:54] = bytes.fromhex("fc0000000300") + bytes(10)
+    frame[57] = 0
+    came = net.ffi.new("mrc_frame_in *", {"size": len(frame), "data": net.ffi.from_buffer(frame)})
+    net.lib.mrc_endpoint_receive(net.endpoint(0), net.now, came)
+    net.kick(0)
+    net.pass_time(MS)
+    assert [(event.tag, event.status) for event in net.events(ON_PROBE)] == [(42, 0)]
+
+
+@pytest.mark.parametrize(("carrier", "following"), [(0, 6), (6, 4), (4, 0)])
+def test_a_round_trip_has_carriers_of_ipv6_the_first_one_first(
+    carrier: int, following: int
+) -> None:
+    net = Net(1)
+    request = net.ffi.new("mrc_probe *")
+    request.destination.version = 6
+    request.carrier.version, request.next_carrier.version = carrier, following
+    request.timeout = MS
+    assert net.lib.mrc_endpoint_probe(net.endpoint(0), net.now, request) < 0
 
 
 def test_a_denied_ev_carries_nothing_until_it_is_given_back() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from mrc.topology import Topology
 from tools.fabric._fabric import ffi, lib
 from tools.fabric.settings import Settings
+from tools.rig.names import mac
 
 PACKETS = 8192
 """In the fabric at once; at 9 KB a packet 75 MB."""
@@ -95,7 +96,7 @@ class Network:
 
     def _ports(self, topology: Topology, settings: Settings) -> Any:
         ports = ffi.new("struct fabric_port_config[]", len(self.ports))
-        hosts = {host.name for host in topology.hosts}
+        hosts = {host.name: host.number for host in topology.hosts}
         for cable in topology.cables():
             for name, next_ in ((cable.lower, cable.upper), (cable.upper, cable.lower)):
                 number = self.ports[cable.plane, name, next_]
@@ -103,6 +104,10 @@ class Network:
                 port.node, port.peer = self.nodes[cable.plane, name], number ^ 1
                 port.rate, port.delay = cable.link.rate, cable.link.delay
                 port.control_weight = settings.control_weight
+                if next_ in hosts:
+                    # As a router does: a round trip comes back to who addressed it to another.
+                    port.sets_mac = True
+                    port.mac = bytes.fromhex(mac(cable.plane, hosts[next_]).replace(":", ""))
                 if name in hosts:
                     port.data_limit = port.control_limit = NIC_BYTES
                 else:

@@ -136,6 +136,15 @@ class KernelFabric:
         """
         names.remove([self._netns[name, plane]])
 
+    def cut(self, lower: str, upper: str, plane: int) -> None:
+        """A link between two switches is gone for good: both ends lose their carrier.
+
+        Raises:
+            RigError: There is no such link.
+        """
+        netns = self.netns(lower, plane)
+        shell.run(["ip", "-n", netns, "link", "set", self._port_name(lower, upper), "down"])
+
     # Building.
 
     def _build(self) -> None:

@@ -24,6 +24,11 @@ LABEL = re.compile(r"[a-z][a-z0-9]{0,7}")
 """A host's label; short, because an interface's name has 15 bytes, `p255-` being five."""
 
 
+def mac(plane: int, host: int) -> str:
+    """The link address of a host's interface in one plane; hosts are numbered from 1."""
+    return f"02:00:00:00:{plane:02x}:{host:02x}"
+
+
 def listed() -> list[str]:
     """The names of all network namespaces of the machine, in order."""
     return sorted(path.name for path in NAMESPACES.glob("*"))

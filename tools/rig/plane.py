@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from tools.rig import shell
+from tools.rig import names, shell
 from tools.rig.host import Host
 from tools.rig.impairment import Impairment, Port, ruleset
 
@@ -59,7 +59,7 @@ class Plane:
         return f"{self.interface}-{label}"
 
     def _mac(self, label: str) -> str:
-        return f"02:00:00:00:{self.number:02x}:{self._hosts[label].number:02x}"
+        return names.mac(self.number, self._hosts[label].number)
 
     def _label(self, host: Host | str) -> str:
         label = host if isinstance(host, str) else host.label
