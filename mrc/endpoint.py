@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mrc import unclosed
+from mrc import prober, unclosed
 from mrc.config import Config
 from mrc.control import DEFAULT_PORT, parse_targets
 from mrc.errors import ConfigError
 from mrc.events import PlaneInfo
 from mrc.hub import Hub
 from mrc.planes import LocalPlane
-from mrc.prober import Prober
+from mrc.prober import Prober, Tracer
 
 if TYPE_CHECKING:
     from mrc.connection import Connecting
@@ -148,6 +148,21 @@ class Endpoint:
         targets = parse_targets(target)
         await self.start()
         return await establish.visit(self._hub, targets, timeout=timeout)
+
+    async def trace(self, host: str) -> Tracer:
+        """Prepares round trips through the switches on the way to a host, which is not told.
+
+        For endpoints with a topology. The endpoint is started if it is not.
+
+        Args:
+            host: Its name in the topology, or an address of it.
+
+        Raises:
+            ConfigError: Without a topology, or it has no such host.
+            MRCError, OSError: As `start`.
+        """
+        await self.start()
+        return await prober.trace(self._hub, host)
 
     def planes(self) -> tuple[PlaneInfo, ...]:
         """Every plane as it is now, in the order of their numbers.

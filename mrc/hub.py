@@ -15,7 +15,7 @@ import os
 import secrets
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -286,6 +286,17 @@ class Hub:
     def add_guest(self, incarnation: int, planes: Sequence[PeerPlane], site: str) -> int:
         """As `add_peer`, of one that stays without a link until `leave`."""
         number = self.add_peer(incarnation, planes, site)
+        self._guests[number] += 1
+        return number
+
+    def follow(self, hops: Mapping[int, Address]) -> int:
+        """Follows next hops, by plane, as those of a guest to which nothing is sent.
+
+        Returns:
+            Its number, for probes by these hops; until `leave`.
+        """
+        number = self.engine.follow(hops)
+        self._peers[number] = _Peer(incarnation=0, key=0, sites=set(), addresses={})
         self._guests[number] += 1
         return number
 

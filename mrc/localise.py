@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which link or switch is at fault, from the paths that carry packets and those that do not.
+"""Which link or switch is at fault, from the ways that carry packets and those that do not.
 
-Pure: paths in, faults out. What a good path crosses is innocent; of the rest, what explains most
-bad paths at once is at fault, and then what explains most of those left (the greedy set cover). One
-element at fault is always found; two at once are told as few as can be.
+Pure: ways in, faults out. A way is a path, or a round trip through a part of one. What a good way
+crosses is innocent; of the rest, what explains most bad ways at once is at fault, and then what
+explains most of those left (the greedy set cover). One element at fault is always found; two at
+once are told as few as can be.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from mrc.topology import Path
+from mrc.walk import RoundTrip
 
-__all__ = ["Element", "Fault", "elements", "localise"]
+__all__ = ["Element", "Fault", "Way", "elements", "localise"]
+
+Way = Path | RoundTrip
 
 _NAMED: Final = 4
 """Elements of a fault that are named in words."""
@@ -43,13 +46,13 @@ class Fault:
     """One thing that is broken.
 
     Attributes:
-        elements: What it can be: all of these explain the same paths, and no good path crosses
+        elements: What it can be: all of these explain the same ways, and no good way crosses
             any of them.
-        paths: The bad paths that it explains.
+        ways: The bad ways that it explains.
     """
 
     elements: tuple[Element, ...]
-    paths: tuple[Path, ...]
+    ways: tuple[Way, ...]
 
     def __str__(self) -> str:
         named = " or ".join(map(str, self.elements[:_NAMED]))
@@ -57,40 +60,36 @@ class Fault:
         return f"{named}{more} of plane {self.elements[0].plane}"
 
 
-def elements(path: Path) -> list[Element]:
-    """Every link and switch of a path; a host is neither."""
-    hops = path.hops
-    found = [Element(path.plane, (name,)) for name in hops[1:-1]]
-    for at, pair in enumerate(itertools.pairwise(hops)):
-        is_upwards = at < len(hops) // 2
-        found.append(Element(path.plane, pair if is_upwards else pair[::-1]))
-    return found
+def elements(way: Way) -> list[Element]:
+    """Every switch and link that a way crosses; a host is neither."""
+    crossed = [*((name,) for name in way.switches), *way.links]
+    return [Element(way.plane, nodes) for nodes in crossed]
 
 
-def localise(good: Iterable[Path], bad: Iterable[Path]) -> list[Fault]:
-    """What is at fault when some paths carry packets and others do not.
+def localise(good: Iterable[Way], bad: Iterable[Way]) -> list[Fault]:
+    """What is at fault when some ways carry packets and others do not.
 
     Args:
-        good: Paths that carry packets, of any hosts.
-        bad: Paths that do not. One that crosses good elements alone is explained by none.
+        good: Ways that carry packets, of any hosts.
+        bad: Ways that do not. One that crosses good elements alone is explained by none.
 
     Returns:
-        Faults, that of most paths first.
+        Faults, that of most ways first.
     """
-    innocent = {element for path in good for element in elements(path)}
-    explains: dict[Element, set[Path]] = defaultdict(set)
-    for path in bad:
-        for element in elements(path):
+    innocent = {element for way in good for element in elements(way)}
+    explains: dict[Element, set[Way]] = defaultdict(set)
+    for way in bad:
+        for element in elements(way):
             if element not in innocent:
-                explains[element].add(path)
+                explains[element].add(way)
     faults = []
     while explains:
         _, best = max(explains.items(), key=lambda item: (len(item[1]), _order(item[0])))
-        alike = sorted(each for each, paths in explains.items() if paths == best)
-        found = tuple(sorted(best, key=lambda path: (path.plane, path.hops)))
-        faults.append(Fault(elements=tuple(alike), paths=found))
-        left = {each: paths - best for each, paths in explains.items()}
-        explains = defaultdict(set, {each: paths for each, paths in left.items() if paths})
+        alike = sorted(each for each, ways in explains.items() if ways == best)
+        found = tuple(sorted(best, key=lambda way: (way.plane, way.hops)))
+        faults.append(Fault(elements=tuple(alike), ways=found))
+        left = {each: ways - best for each, ways in explains.items()}
+        explains = defaultdict(set, {each: ways for each, ways in left.items() if ways})
     return faults
 
 

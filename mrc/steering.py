@@ -65,7 +65,9 @@ class Steering:
         names = set()
         for plane in planes:
             address = plane.interface.address
-            host = None if address is None else self._topology.host_of(address)
+            if address is None:
+                continue  # it is down, or will have one later
+            host = self._topology.host_of(address)
             if host is None:
                 raise ConfigError(
                     f"plane {plane.interface.name} has the address {address}, "
@@ -78,6 +80,8 @@ class Steering:
                     f"{address}; the topology's is {wanted}: name the planes in its order"
                 )
             names.add(host.name)
+        if not names:
+            raise ConfigError("no plane has an address, so which host this is cannot be told")
         if len(names) != 1:
             raise ConfigError(f"the planes are of different hosts: {', '.join(sorted(names))}")
         return names.pop()

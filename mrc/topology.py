@@ -15,6 +15,7 @@ uSIDs and EVs are arithmetic: nothing here grows with the number of paths until 
 from __future__ import annotations
 
 import ipaddress
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +37,7 @@ __all__ = [
     "Template",
     "Tier",
     "Topology",
+    "carrier",
 ]
 
 Routing = Literal["srv6", "stev"]
@@ -177,14 +179,15 @@ class Template:
             for hop, usid in enumerate(self.usids)
         )
 
-    def carrier(self, usids: Sequence[int]) -> ipaddress.IPv6Address:
-        """The address of a block and the uSIDs behind it, the rest zero."""
-        value = int(self.block.network_address)
-        shift = 128 - self.block.prefixlen
-        for usid in usids:
-            shift -= USID_BITS
-            value |= usid << shift
-        return ipaddress.IPv6Address(value)
+
+def carrier(block: ipaddress.IPv6Network, usids: Sequence[int]) -> ipaddress.IPv6Address:
+    """The address of a block and the uSIDs behind it, the rest zero."""
+    value = int(block.network_address)
+    shift = 128 - block.prefixlen
+    for usid in usids:
+        shift -= USID_BITS
+        value |= usid << shift
+    return ipaddress.IPv6Address(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +214,18 @@ class Path:
     def address(self) -> ipaddress.IPv6Address:
         """The destination as it is sent; in srv6 the uSID carrier."""
         return self.seen[0]
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """The hops between the hosts."""
+        return self.hops[1:-1]
+
+    @property
+    def links(self) -> tuple[tuple[str, str], ...]:
+        """Both ends of each link, the one nearer to the hosts first."""
+        middle = len(self.hops) // 2
+        pairs = enumerate(itertools.pairwise(self.hops))
+        return tuple((a, b) if at < middle else (b, a) for at, (a, b) in pairs)
 
     def __str__(self) -> str:
         return " ".join(self.hops)
@@ -347,7 +362,7 @@ class Topology:
         if template.uplink_hop is not None:
             between += [self.tiers[1].switches[uplink], last.t0]
         if self.routing == "srv6":
-            seen = tuple(template.carrier(usids[hop:]) for hop in range(len(usids)))
+            seen = tuple(carrier(self.block, usids[hop:]) for hop in range(len(usids)))
         else:
             seen = (self.address(destination, plane),) * len(usids)
         return Path(

@@ -65,7 +65,7 @@ def test_one_dead_element_is_found_and_alone_where_every_host_was_heard(dead: El
     good, bad = split(ALL, {dead})
     (fault,) = localise(good, bad)
     assert dead in fault.elements
-    assert set(fault.paths) == set(bad)
+    assert set(fault.ways) == set(bad)
     # A switch cannot be told from the only link of the only host that it leads to.
     assert len(fault.elements) == 1 or {"b", "c"} & set().union(
         *(each.nodes for each in fault.elements)
@@ -90,8 +90,8 @@ def test_what_works_is_never_blamed_and_all_that_fails_is_explained(
     faults = localise(good, bad)
     innocent = {element for path in good for element in elements(path)}
     assert all(innocent.isdisjoint(fault.elements) for fault in faults)
-    assert {path for fault in faults for path in fault.paths} == set(bad)
-    assert sum(len(fault.paths) for fault in faults) == len(bad)
+    assert {path for fault in faults for path in fault.ways} == set(bad)
+    assert sum(len(fault.ways) for fault in faults) == len(bad)
 
 
 @given(bad=st.sets(st.sampled_from(ALL), max_size=20))

@@ -64,6 +64,7 @@ __all__ = [
     "say",
     "size_in_bytes",
     "target",
+    "targets_from",
     "write_out",
 ]
 
@@ -270,8 +271,13 @@ def _plane_names(text: str) -> list[str]:
     return names
 
 
-def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what every command has."""
+def add_common_arguments(parser: argparse.ArgumentParser, *, topology: str | None = None) -> None:
+    """Adds what every command has.
+
+    Args:
+        parser: To it.
+        topology: The file that a command takes unless it is told of another one.
+    """
     parser.add_argument(
         "--planes",
         type=_plane_names,
@@ -295,9 +301,10 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--topology",
+        default=topology,
         metavar="FILE",
         help="the fabric, as mrc-paths reads it: name the way of each packet, as its routing says "
-        "(default: let the switches choose)",
+        f"(default: {topology or 'let the switches choose'})",
     )
     parser.add_argument(
         "-v",
@@ -340,6 +347,22 @@ def config_from(arguments: argparse.Namespace) -> Config:
         routing=load(arguments.topology).routing,
         topology=arguments.topology,
     )
+
+
+def targets_from(arguments: argparse.Namespace, text: str) -> list[str]:
+    """Where a host is reached: at its addresses if the topology has one of this name.
+
+    Raises:
+        ConfigError: The topology is wrong.
+        OSError: The topology cannot be read.
+    """
+    if arguments.topology is None:
+        return [text]
+    host, port = parse_target(text)
+    topology = load(arguments.topology)
+    if host not in {each.name for each in topology.hosts}:
+        return [text]
+    return [f"[{topology.address(host, plane)}]:{port}" for plane in range(topology.planes)]
 
 
 def planes_from(arguments: argparse.Namespace) -> Sequence[str] | None:

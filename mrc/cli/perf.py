@@ -51,6 +51,7 @@ from mrc.cli.common import (
     say,
     size_in_bytes,
     target,
+    targets_from,
     write_out,
 )
 from mrc.cli.intervals import Intervals, quantiles
@@ -501,7 +502,9 @@ def _nothing_yet(plan: Plan) -> Result:
 
 async def _measure(arguments: argparse.Namespace, plan: Plan, result: Result) -> None:
     async with mrc.connect(
-        arguments.target, planes=planes_from(arguments), config=config_from(arguments)
+        targets_from(arguments, arguments.target),
+        planes=planes_from(arguments),
+        config=config_from(arguments),
     ) as connection:
         names = ", ".join(path.name for path in connection.paths())
         inform(arguments, f"planes: {names}")

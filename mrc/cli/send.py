@@ -28,6 +28,7 @@ from mrc.cli.common import (
     run,
     say,
     target,
+    targets_from,
 )
 from mrc.cli.progress import Counter, Progress, file_count, quantity, result_line, summary
 from mrc.cli.source import Found, Item, Reader, collect
@@ -272,7 +273,7 @@ async def _send(arguments: argparse.Namespace, result: Result) -> None:
         _describe(found, arguments, result)
         return
     async with mrc.connect(
-        arguments.target,
+        targets_from(arguments, arguments.target),
         planes=planes_from(arguments),
         config=config_from(arguments),
         timeout=arguments.timeout,

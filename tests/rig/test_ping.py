@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rig.probed import PLANES, heal, listen, probe
 from rig.test_cli import Command
 from topologies import TWO_BY_TWO
 
@@ -23,8 +24,6 @@ from tools.rig.host import Host
 from tools.rig.kernel_fabric import KernelFabric
 
 pytestmark = pytest.mark.rig
-
-PLANES = ("--planes", "p0,p1")
 
 
 @pytest.fixture(scope="module")
@@ -44,29 +43,11 @@ def shared(file: str) -> Iterator[FabricRig]:
 def rig(shared: FabricRig) -> Iterator[FabricRig]:
     """A fabric that nothing is wrong with."""
     yield shared
-    for host in shared.hosts:
-        host.kill()
-    for plane in (0, 1):
-        for tier in shared.topology.tiers:
-            for switch in tier.switches:
-                shared.fabric.silence(plane, switch, on=False)
-    for each in shared.fabric.status()["down"]:
-        shared.fabric.link(each["plane"], each["node"], each["next"], up=True)
-
-
-def listen(host: Host, file: str | None, *words: str) -> Command:
-    """mrc-recv, which answers probes like any listener."""
-    topology = () if file is None else ("--topology", file)
-    receiver = Command(host, "mrc-recv", "--discard", *PLANES, *topology, *words)
-    receiver.wait_until_it_says("waiting")
-    return receiver
+    heal(shared)
 
 
 def ping(host: Host, *words: str, code: int) -> dict[str, Any]:
-    command = Command(host, "mrc-ping", *PLANES, "--json", "--interval", "0.01", *words)
-    found: dict[str, Any] = json.loads(command.end(code))
-    assert found["exit_code"] == code
-    return found
+    return probe("mrc-ping", host, *words, code=code)
 
 
 def test_every_path_answers_and_is_named(rig: FabricRig, file: str) -> None:
