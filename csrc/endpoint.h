@@ -89,37 +89,37 @@ enum control_kind {
 
 /* Something short to be sent once. */
 struct control {
-    enum control_kind kind;
-    uint32_t qp; /* number: the queue pair may be gone by then */
-    struct cause cause;
+    uint8_t kind;              /* enum control_kind */
     uint8_t reason;            /* NACK */
     uint8_t op;                /* RESPONSE, REQUEST: enum wire_endpoint_op */
     uint8_t dscp;              /* REQUEST, ROUND_TRIP */
     uint16_t id;               /* RESPONSE, REQUEST, ROUND_TRIP */
+    uint8_t count;             /* REQUEST: packets of the frame, with ids from id on */
+    uint32_t qp;               /* number: the queue pair may be gone by then */
+    struct cause cause;
     uint32_t mask;             /* REQUEST: port_status_mask */
     uint32_t size;             /* REQUEST, ROUND_TRIP: bytes of IP packet; 0: no padding */
-    uint32_t count;            /* REQUEST: packets of the frame, with ids from id on */
+    uint8_t destination_mac[6];
     mrc_address destination;   /* RESPONSE, REQUEST; of ROUND_TRIP the carrier */
     mrc_address next_carrier;  /* ROUND_TRIP: version 0: none */
-    uint8_t destination_mac[6];
 };
 
 /* An Endpoint Request that is out. */
 enum asked_kind { ASKED_FREE, ASKED_PATH, ASKED_STATUS, ASKED_SUSPECT, ASKED_BY_USER };
 
 struct asked {
+    int64_t sent;
+    int64_t deadline; /* BY_USER */
+    uint64_t tag;
     enum asked_kind kind;
-    uint16_t id;
-    uint16_t timestamp;
     uint32_t plane;
     uint32_t ev;
     uint32_t peer;   /* PATH, STATUS, SUSPECT */
     uint32_t qp;     /* SUSPECT: number */
     uint32_t size;   /* PATH: of the probe */
+    uint16_t id;
+    uint16_t timestamp;
     uint8_t probe;   /* PATH: enum path_probe */
-    int64_t sent;
-    int64_t deadline; /* BY_USER */
-    uint64_t tag;
     mrc_address destination;
 };
 
