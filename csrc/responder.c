@@ -254,6 +254,10 @@ bool responder_is_due(const struct responder *responder) {
     return responder->is_sack_due || responder->is_ack_due || responder->probe_count > 0;
 }
 
+bool responder_owes_only_ack(const struct responder *responder) {
+    return responder->is_ack_due && !responder->is_sack_due && responder->probe_count == 0;
+}
+
 static void put_sack(struct responder *responder, uint32_t base, const struct cause *cause,
                      struct packet *sack) {
     const struct psn_window *window = &responder->window;

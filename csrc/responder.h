@@ -143,4 +143,7 @@ void responder_mark(struct responder *responder, const struct cause *cause, stru
 /* Whether responder_next has something. */
 bool responder_is_due(const struct responder *responder);
 
+/* Whether that is a Transport ACK and nothing else. */
+bool responder_owes_only_ack(const struct responder *responder);
+
 #endif

@@ -683,6 +683,20 @@ def test_frames_of_several_packets_carry_one_ev_and_hold_equal_packets() -> None
         assert len(packets) == 1 or not any(opcode in IMMEDIATES for _, opcode in packets)
 
 
+@pytest.mark.parametrize("burst", [1, 15])
+def test_an_acknowledgement_shares_the_frame_of_the_sack_before_it(burst: int) -> None:
+    """Where planes take bursts: half of what a small message costs is the way of its answers."""
+    net = Net(1, config={"burst": burst})
+    connection = net.connect()
+    net.settle()
+    connection.write(0, 100, imm=1)
+    net.run()
+    answers = [(r.opcode, r.frame) for r in net.trace("sent", [SACK, ACK]) if r.host == 1]
+    assert [opcode for opcode, _ in answers] == [SACK, ACK]
+    assert len({frame for _, frame in answers}) == (1 if burst > 1 else 2)
+    assert statuses(net, 0) == [0]
+
+
 @pytest.mark.parametrize("version", [4, 6])
 def test_frames_that_were_cut_on_the_way_are_as_good_as_whole_ones(version: int) -> None:
     for cut in (True, False):

@@ -25,10 +25,10 @@ def test_hostile_frames_break_nothing(seed: int) -> None:
 
 
 def test_hostile_frames_get_deep_and_the_endpoints_live_on() -> None:
-    counts = fuzz(1, 20_000)
-    assert counts["accepted"] > 5_000
-    assert counts["completed"] > 500
-    assert counts["errors"] > 10
+    """Lives differ: the hostile end some early."""
+    lives = [fuzz(seed, 10_000) for seed in range(1, 7)]
+    for count, least in (("accepted", 15_000), ("completed", 1_500), ("errors", 30)):
+        assert sum(counts[count] for counts in lives) > least
 
 
 @pytest.mark.slow
