@@ -58,8 +58,9 @@ static void clear_fd(int fd) {
 
 void engine_wake(struct mrc_engine *engine) { signal_fd(engine->wake_fd); }
 
+/* Whoever drives an engine without a thread looks at the ring himself. */
 static void signal_events(struct mrc_engine *engine) {
-    if (!atomic_exchange(&engine->is_signalled, true))
+    if (engine->has_thread && !atomic_exchange(&engine->is_signalled, true))
         signal_fd(engine->event_fd);
 }
 
@@ -722,6 +723,8 @@ int mrc_engine_submit(mrc_engine *engine, const mrc_submission *submission) {
         return MRC_ERROR_FULL;
     engine->submissions[slot] = *submission;
     ring_push(&engine->submitted);
+    if (submission->type == MRC_SUBMIT_RECEIVE)
+        return MRC_OK; /* soon enough when a frame comes */
     atomic_thread_fence(memory_order_seq_cst); /* before the try, after the push */
     if (pthread_mutex_trylock(&engine->mutex) == 0)
         engine_leave(engine); /* sends it at once: no hand-over to the thread */

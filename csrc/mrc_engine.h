@@ -36,7 +36,7 @@ mrc_engine *mrc_engine_open(const mrc_engine_config *config, int *error);
 void mrc_engine_close(mrc_engine *engine);
 
 /* A descriptor for an event loop: readable while mrc_engine_poll() has something to give, or frames
- * wait that it would take in. Owned by the engine. */
+ * wait that it would take in. Owned by the engine; that of an unthreaded engine says nothing. */
 int mrc_engine_fd(const mrc_engine *engine);
 
 /* Whether this process may open AF_PACKET sockets: 0, or the errno (EPERM: CAP_NET_RAW lacks). */
@@ -108,9 +108,10 @@ typedef struct mrc_submission {
     mrc_write write;
 } mrc_submission;
 
-/* Hands over a work request; sends what may go at once when the thread is not busy. Requests take
- * effect in order. A write that the core refuses completes with its status in an MRC_EVENT_WRITE;
- * one for which the core has no slot waits in the ring. MRC_ERROR_FULL: the ring is full. */
+/* Hands over a work request; a write sends what may go at once when the thread is not busy.
+ * Requests take effect in order, posted receives before the next frame that comes. A write that the
+ * core refuses completes with its status in an MRC_EVENT_WRITE; one for which the core has no slot
+ * waits in the ring. MRC_ERROR_FULL: the ring is full. */
 int mrc_engine_submit(mrc_engine *engine, const mrc_submission *submission);
 
 /* Takes up to `room` events; returns how many. Fewer than `room`: there are no more now.
