@@ -42,6 +42,7 @@ void loss_clear(struct loss *loss) {
     loss->first = loss->next;
     loss->outstanding_count = 0;
     loss->lost_count = 0;
+    loss->refused_count = 0;
 }
 
 bool loss_prepare(struct loss *loss) {
@@ -52,7 +53,7 @@ bool loss_prepare(struct loss *loss) {
     *chunk = pool_take(loss->pool);
     if (*chunk == NULL)
         return false;
-    (*chunk)->outstanding = (*chunk)->lost = (*chunk)->arrived = 0;
+    (*chunk)->outstanding = (*chunk)->lost = (*chunk)->refused = (*chunk)->arrived = 0;
     return true;
 }
 
@@ -96,15 +97,17 @@ struct sent *loss_on_sent(struct loss *loss, uint32_t psn, int64_t now, uint32_t
 /* Moves PSNs of a chunk to `arrived`. */
 static void arrive(struct loss *loss, struct sent_chunk *chunk, uint64_t bits,
                    struct loss_tally *tally) {
-    uint64_t fresh = bits & (chunk->outstanding | chunk->lost);
+    uint64_t fresh = bits & (chunk->outstanding | chunk->lost | chunk->refused);
     uint64_t outstanding = fresh & chunk->outstanding;
     uint64_t wronged = fresh & chunk->lost;
 
     loss->outstanding_count -= (uint32_t)__builtin_popcountll(outstanding);
     loss->lost_count -= (uint32_t)__builtin_popcountll(wronged);
+    loss->refused_count -= (uint32_t)__builtin_popcountll(fresh & chunk->refused);
     tally->spurious += (uint32_t)__builtin_popcountll(wronged);
     chunk->outstanding &= ~fresh;
     chunk->lost &= ~fresh;
+    chunk->refused &= ~fresh;
     chunk->arrived |= fresh;
     for (uint64_t rest = fresh; rest != 0; rest &= rest - 1) {
         uint32_t i = (uint32_t)__builtin_ctzll(rest);
@@ -239,6 +242,43 @@ uint64_t loss_judge(struct loss *loss, uint32_t base, uint64_t covered, uint64_t
 void loss_on_lost(struct loss *loss, uint32_t psn) {
     assert(loss_is_outstanding(loss, psn));
     lose(loss, chunk_of(loss, psn), bit_of(psn));
+}
+
+void loss_on_refused(struct loss *loss, uint32_t psn) {
+    struct sent_chunk *chunk = chunk_of(loss, psn);
+
+    assert(loss_is_outstanding(loss, psn));
+    chunk->outstanding &= ~bit_of(psn);
+    chunk->refused |= bit_of(psn);
+    loss->outstanding_count--;
+    loss->refused_count++;
+}
+
+bool loss_next_refused(const struct loss *loss, uint32_t *psn) {
+    uint64_t from = ~(bit_of(*psn) - 1);
+
+    if (loss->refused_count == 0)
+        return false;
+    for (uint32_t base = base_of(*psn); is_in_window(loss, base); base = next_base(base)) {
+        uint64_t refused = chunk_of(loss, base)->refused & from;
+
+        if (refused != 0) {
+            *psn = psn_add(base, __builtin_ctzll(refused));
+            return true;
+        }
+        from = ~0ull;
+    }
+    return false;
+}
+
+void loss_release(struct loss *loss, uint32_t psn) {
+    struct sent_chunk *chunk = chunk_of(loss, psn);
+
+    assert(chunk->refused & bit_of(psn));
+    chunk->refused &= ~bit_of(psn);
+    chunk->lost |= bit_of(psn);
+    loss->refused_count--;
+    loss->lost_count++;
 }
 
 bool loss_sweep(struct loss *loss, uint32_t *base, uint32_t plane, int64_t before, uint32_t *chunk,

@@ -28,10 +28,11 @@ struct sent {
     uint8_t tries;
 };
 
-/* 64 PSNs from a multiple of 64 on. A PSN that was sent is in exactly one of the three masks. */
+/* 64 PSNs from a multiple of 64 on. A PSN that was sent is in exactly one of the four masks. */
 struct sent_chunk {
     uint64_t outstanding; /* in flight */
     uint64_t lost;        /* to be sent again */
+    uint64_t refused;     /* to be sent again, but not yet */
     uint64_t arrived;
     struct sent records[64];
 };
@@ -42,6 +43,7 @@ struct loss {
     uint32_t order; /* of the next attempt */
     uint32_t outstanding_count;
     uint32_t lost_count;
+    uint32_t refused_count;
     struct pool *pool;
     struct sent_chunk *chunks[LOSS_CHUNKS]; /* by psn / 64 mod LOSS_CHUNKS */
 };
@@ -111,6 +113,15 @@ uint64_t loss_judge(struct loss *loss, uint32_t base, uint64_t covered, uint64_t
 
 /* Rule (a), and any other proof about one outstanding PSN. */
 void loss_on_lost(struct loss *loss, uint32_t psn);
+
+/* The peer refused an outstanding PSN: it waits for loss_release. */
+void loss_on_refused(struct loss *loss, uint32_t psn);
+
+/* The next refused PSN from *psn on, which is [first, next); false when there is none. */
+bool loss_next_refused(const struct loss *loss, uint32_t *psn);
+
+/* A refused PSN is to be sent again now. */
+void loss_release(struct loss *loss, uint32_t psn);
 
 /* Loses all attempts that were sent before `before` on `plane` (LOSS_PLANES: on any), one chunk a
  * call: *base starts as loss->first and is moved on; *lost are those of PSN *chunk on. False at the

@@ -38,6 +38,7 @@ void requestor_init(struct requestor *requestor, int64_t now, const struct reque
     requestor->deadline = INT64_MAX;
     requestor->suspect_at = INT64_MAX;
     requestor->resume_at = INT64_MAX;
+    requestor->refused_at = INT64_MAX;
     requestor->probe_plane = MRC_PLANES;
     requestor->age_start = now;
     loss_init(&requestor->loss, setup->local->psn, setup->chunk_pool);
@@ -70,24 +71,29 @@ static int64_t ack_timeout(const struct requestor *requestor) {
     return timeout > ACK_TIMEOUT_FLOOR ? timeout : ACK_TIMEOUT_FLOOR;
 }
 
-/* When nothing has come back by then, the next probe goes out: first after about an RTT, then
- * linear, then exponential. */
-static void arm(struct requestor *requestor) {
-    uint32_t tries = requestor->tries;
+/* How long to wait after so many vain tries: first about an RTT, then linear, then exponential. */
+static int64_t patience(const struct requestor *requestor, uint32_t tries) {
     int64_t wait = ack_timeout(requestor);
     int64_t answer = peer_answer_time(requestor->peer) + PROBE_MARGIN;
 
-    if (!has_work(requestor) || requestor->head->sent_packets == 0) {
-        requestor->deadline = INT64_MAX;
-        return;
-    }
     if (tries == 0 && answer < wait)
         wait = answer;
     for (; tries > requestor->config->linear_cnt && wait < BACKOFF_MAX; tries--)
         wait *= 2;
     if (requestor->config->ack_timeout == 0 && wait > BACKOFF_MAX)
         wait = BACKOFF_MAX;
-    requestor->deadline = requestor->progress + wait;
+    return wait;
+}
+
+/* When nothing has come back by then, the next probe goes out. Where all that is left was refused,
+ * sending it again is as good as a probe. */
+static void arm(struct requestor *requestor) {
+    const struct loss *loss = &requestor->loss;
+    bool is_refused = loss->refused_count > 0 && loss->outstanding_count + loss->lost_count == 0;
+
+    requestor->deadline = requestor->progress + patience(requestor, requestor->tries);
+    if (!has_work(requestor) || requestor->head->sent_packets == 0 || is_refused)
+        requestor->deadline = INT64_MAX;
 }
 
 void requestor_on_progress(struct requestor *requestor, int64_t now) {
@@ -102,11 +108,11 @@ bool requestor_is_used_up(const struct requestor *requestor, uint32_t tries) {
     return config->exp_cnt < FOR_EVER && tries > config->linear_cnt + config->exp_cnt;
 }
 
-int64_t requestor_deadline(const struct requestor *requestor) {
-    int64_t next = requestor->deadline < requestor->suspect_at ? requestor->deadline
-                                                               : requestor->suspect_at;
+static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
 
-    return next < requestor->resume_at ? next : requestor->resume_at;
+int64_t requestor_deadline(const struct requestor *requestor) {
+    return earlier(earlier(requestor->deadline, requestor->suspect_at),
+                   earlier(requestor->resume_at, requestor->refused_at));
 }
 
 /* ---- Posting and completing ---- */
@@ -177,6 +183,7 @@ void requestor_flush(struct requestor *requestor, int status) {
     requestor->deadline = INT64_MAX;
     requestor->suspect_at = INT64_MAX;
     requestor->resume_at = INT64_MAX;
+    requestor->refused_at = INT64_MAX;
 }
 
 /* ---- What comes back ---- */
@@ -432,6 +439,22 @@ bool requestor_on_ack(struct requestor *requestor, int64_t now, const struct pac
     return true;
 }
 
+/* When a PSN that was refused is sent again: each has its own budget, which lasts as long as that
+ * of one which is never answered. */
+static int64_t refused_until(const struct requestor *requestor, const struct sent *record) {
+    return record->time + patience(requestor, record->tries - 1u);
+}
+
+/* The peer has no room, perhaps for long: its application may be slow. Nothing has come of the
+ * packet, so the timer of the others goes on. */
+static void on_refused(struct requestor *requestor, int64_t now, uint32_t psn,
+                       const struct sent *record) {
+    peer_on_refused(requestor->peer, now, ev_plane(record->ev), record->nominal);
+    loss_on_refused(&requestor->loss, psn);
+    requestor->refused_at = earlier(requestor->refused_at, refused_until(requestor, record));
+    arm(requestor);
+}
+
 bool requestor_on_nack(struct requestor *requestor, int64_t now, const struct packet *nack) {
     bool is_trim =
         nack->reason == WIRE_NACK_TRIMMED || nack->reason == WIRE_NACK_TRIMMED_LASTHOP;
@@ -451,10 +474,11 @@ bool requestor_on_nack(struct requestor *requestor, int64_t now, const struct pa
     record = loss_record(&requestor->loss, nack->nack_psn);
     if (!is_ev(requestor, nack->entropy, record->ev))
         return is_trim;
-    if (is_trim)
-        peer_on_trimmed(requestor->peer, now, ev_plane(record->ev), record->nominal);
-    else
-        peer_on_refused(requestor->peer, now, ev_plane(record->ev), record->nominal);
+    if (!is_trim) {
+        on_refused(requestor, now, nack->nack_psn, record);
+        return true;
+    }
+    peer_on_trimmed(requestor->peer, now, ev_plane(record->ev), record->nominal);
     loss_on_lost(&requestor->loss, nack->nack_psn);
     requestor_on_progress(requestor, now);
     return true;
@@ -522,8 +546,25 @@ static void expire(struct requestor *requestor, int64_t now, int64_t before) {
         on_judged(requestor, now, chunk, lost);
 }
 
+/* Those that have been refused for long enough are to be sent again. */
+static void try_refused(struct requestor *requestor, int64_t now) {
+    struct loss *loss = &requestor->loss;
+
+    requestor->refused_at = INT64_MAX;
+    for (uint32_t psn = loss->first; loss_next_refused(loss, &psn); psn = psn_add(psn, 1)) {
+        int64_t until = refused_until(requestor, loss_record(loss, psn));
+
+        if (until <= now)
+            loss_release(loss, psn);
+        else
+            requestor->refused_at = earlier(requestor->refused_at, until);
+    }
+}
+
 void requestor_on_timeout(struct requestor *requestor, int64_t now, uint32_t *suspect) {
     *suspect = EV_NONE;
+    if (requestor->refused_at <= now)
+        try_refused(requestor, now);
     if (requestor->resume_at <= now)
         requestor->resume_at = INT64_MAX; /* the caller asks for what is to be sent */
     if (requestor->suspect_at <= now) {

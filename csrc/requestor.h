@@ -87,6 +87,8 @@ struct requestor {
     uint32_t age_psns;
     int64_t resume_at; /* when they may be used again after they ran out; INT64_MAX: they did not */
 
+    int64_t refused_at; /* when a PSN that was refused is sent again; INT64_MAX: none was */
+
     int64_t progress; /* when something last came back, or was sent after nothing was left */
     int64_t deadline; /* of the retransmission timer; INT64_MAX: none */
     uint32_t tries;   /* expiries since something came back */

@@ -25,10 +25,15 @@ def test_hostile_frames_break_nothing(seed: int) -> None:
 
 
 def test_hostile_frames_get_deep_and_the_endpoints_live_on() -> None:
-    """Lives differ: the hostile end some early."""
+    """Lives differ: the hostile end some early. A connection carries some twenty writes before a
+    forged packet, sound in all but its meaning, tells one side what only another one can mend."""
     lives = [fuzz(seed, 10_000) for seed in range(1, 7)]
-    for count, least in (("accepted", 15_000), ("completed", 1_500), ("errors", 30)):
-        assert sum(counts[count] for counts in lives) > least
+    accepted, completed, errors = (
+        sum(counts[count] for counts in lives) for count in ("accepted", "completed", "errors")
+    )
+    assert accepted > 15_000
+    assert errors > 30
+    assert completed > 10 * errors
 
 
 @pytest.mark.slow

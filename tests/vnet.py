@@ -370,6 +370,10 @@ class Net:
     def enable(self, host: int, plane: int, *, enabled: bool) -> None:
         self.lib.vnet_enable(self.c, host, plane, enabled)
 
+    def hold(self, host: int, *, held: bool) -> None:
+        """A host's application takes no events until it is no longer held."""
+        self.lib.vnet_hold(self.c, host, held)
+
     def rule(
         self,
         action: str,

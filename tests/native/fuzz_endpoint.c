@@ -22,7 +22,10 @@ enum {
     FRAMES_AT_ONCE = 10000,
     EVENTS_AT_ONCE = 10000,
     TIMERS_AT_ONCE = 1000,
+    WRITES_IN_PEACE = 200,
 };
+
+#define PEACE ((int64_t)10000000000) /* they must not take longer */
 
 #define VA 0x10000ull
 #define KEY 0x1234u
@@ -185,6 +188,7 @@ static void exchange(struct fuzzer *fuzzer) {
         struct host *host = &fuzzer->hosts[i];
         uint32_t frames = 0;
 
+        mrc_endpoint_drained(host->endpoint, fuzzer->now);
         for (uint32_t times = 0; mrc_endpoint_deadline(host->endpoint) <= fuzzer->now; times++) {
             mrc_endpoint_timeout(host->endpoint, fuzzer->now);
             if (times == TIMERS_AT_ONCE) {
@@ -369,10 +373,7 @@ static void check(struct fuzzer *fuzzer, const struct host *host) {
         violate(fuzzer, "more is in use than there is");
 }
 
-static void replace_broken(struct fuzzer *fuzzer) {
-    if (!fuzzer->hosts[0].is_broken && !fuzzer->hosts[1].is_broken)
-        return;
-    fuzzer->result->errors++;
+static void replace(struct fuzzer *fuzzer) {
     for (uint32_t i = 0; i < 2; i++)
         mrc_qp_close(fuzzer->hosts[i].endpoint, fuzzer->now, fuzzer->hosts[i].local.number);
     fuzzer->now += 2 * fuzzer->config.linger; /* so that its place is free again */
@@ -380,7 +381,7 @@ static void replace_broken(struct fuzzer *fuzzer) {
     join(fuzzer);
 }
 
-static void post(struct fuzzer *fuzzer, struct host *host) {
+static bool post(struct fuzzer *fuzzer, struct host *host) {
     mrc_write write = {.qp = host->local.number,
                        .key = KEY,
                        .va = VA,
@@ -389,7 +390,25 @@ static void post(struct fuzzer *fuzzer, struct host *host) {
                        .immediate = 1,
                        .has_immediate = one_in(fuzzer, 2)};
 
-    mrc_qp_write(host->endpoint, fuzzer->now, &write);
+    return mrc_qp_write(host->endpoint, fuzzer->now, &write) == MRC_OK;
+}
+
+/* Whatever came before, two new queue pairs that nobody attacks carry all that is posted. */
+static void live_on(struct fuzzer *fuzzer) {
+    uint64_t expected = fuzzer->result->completed + WRITES_IN_PEACE;
+    int64_t end;
+
+    replace(fuzzer);
+    end = fuzzer->now + PEACE;
+    for (uint32_t posted = 0; fuzzer->result->completed < expected; fuzzer->now += 100000) {
+        posted += posted < WRITES_IN_PEACE && post(fuzzer, &fuzzer->hosts[posted % 2]);
+        exchange(fuzzer);
+        if (fuzzer->hosts[0].is_broken || fuzzer->hosts[1].is_broken || fuzzer->now > end) {
+            violate(fuzzer, "the endpoints do not live on");
+            return;
+        }
+    }
+    fuzzer->result->completed -= WRITES_IN_PEACE;
 }
 
 static void attack(struct fuzzer *fuzzer) {
@@ -457,14 +476,17 @@ int fuzz_endpoint(uint64_t seed, uint64_t count, struct fuzz_endpoint *result) {
         attack(fuzzer);
         if (one_in(fuzzer, 2)) {
             fuzzer->now += draw(fuzzer) % (one_in(fuzzer, 100) ? 200000000 : 100000);
-            for (uint32_t k = 0; k < 2; k++)
-                mrc_endpoint_drained(fuzzer->hosts[k].endpoint, fuzzer->now);
             exchange(fuzzer);
         }
         check(fuzzer, &fuzzer->hosts[0]);
         check(fuzzer, &fuzzer->hosts[1]);
-        replace_broken(fuzzer);
+        if (fuzzer->hosts[0].is_broken || fuzzer->hosts[1].is_broken) {
+            fuzzer->result->errors++;
+            replace(fuzzer);
+        }
     }
+    if (result->violations == 0)
+        live_on(fuzzer);
     end(fuzzer);
     return 0;
 }

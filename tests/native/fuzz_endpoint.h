@@ -18,7 +18,8 @@ struct fuzz_endpoint {
 /* Adds to result what became of `count` hostile frames drawn from seed: random bytes, valid frames
  * replayed or mutated (most with a right ICRC again), and packets with right addresses and random
  * fields. After each, nothing outside the regions and the endpoints' own memory may have changed,
- * every pool is within its size, and what they have to say and to do at one moment has an end.
+ * every pool is within its size, and what they have to say and to do at one moment has an end;
+ * after all of them, a new connection carries what is posted.
  * Returns -1 when out of memory. */
 int fuzz_endpoint(uint64_t seed, uint64_t count, struct fuzz_endpoint *result);
 

@@ -286,7 +286,7 @@ static void take_events(struct vnet *net, uint32_t number) {
     struct vnet_host *host = &net->hosts[number];
     mrc_event event;
 
-    while (mrc_endpoint_poll(host->endpoint, &event)) {
+    while (!host->is_held && mrc_endpoint_poll(host->endpoint, &event)) {
         uint32_t at = (net->event_first + net->event_count) % VNET_EVENTS;
 
         vnet_check_event(net, number, &event);
@@ -528,6 +528,11 @@ int vnet_close(vnet *net, int connection, uint32_t side) {
     }
     vnet_wake(net, from->host, net->now);
     return status;
+}
+
+void vnet_hold(vnet *net, uint32_t host, bool held) {
+    net->hosts[host].is_held = held;
+    vnet_wake(net, host, net->now);
 }
 
 /* Whether the plane of an EV has none left that may be used. */

@@ -111,6 +111,7 @@ struct vnet_host {
     struct vnet_side **by_number; /* by the low 16 bits of the queue pair's number */
     uint64_t rtx_bytes;           /* retransmitted */
     uint32_t largest;             /* nominal size of a packet */
+    bool is_held;                 /* its application takes no events */
     bool is_uneven;               /* a queue pair was denied a whole plane */
 };
 
