@@ -28,10 +28,12 @@ void endpoint_settle_qp(struct mrc_endpoint *endpoint, int64_t now, struct qp *q
     int64_t deadline = TIMER_NEVER;
 
     if (qp->state == MRC_QP_RTS && !qp->is_closed) {
-        if (qp->responder.error != 0)
+        if (qp->responder.error != 0) {
+            requestor_flush(&qp->requestor, MRC_ERROR_FLUSHED); /* it was not ours that failed */
             endpoint_fail_qp(endpoint, now, qp, qp->responder.error);
-        else if (qp->requestor.error != 0)
+        } else if (qp->requestor.error != 0) {
             endpoint_fail_qp(endpoint, now, qp, qp->requestor.error);
+        }
     }
     if (responder_is_due(&qp->responder))
         qp_queue_push(&endpoint->answering, QUEUE_ANSWERING, qp);

@@ -401,9 +401,9 @@ class Connection:
             imm: Given, an empty message with it follows for the peer's `recv`, behind the data.
 
         Raises:
-            RemoteAccessError: The peer does not lend this memory (any more). Nothing is written
-                from then on, and the connection breaks: ConnectionLost, "remote access refused",
-                on both sides and in other writes that are under way.
+            RemoteAccessError: The peer does not lend this memory (any more), or that of another
+                write under way. Nothing is written from then on, and the connection breaks: on
+                both sides ConnectionLost, "remote access refused".
             ConnectionClosedOK: Either side has closed; nothing was written.
             ConnectionLost: The connection broke; what was written is not known.
             TypeError: `src` is no buffer, `remote` no remote region, or `imm` no integer.

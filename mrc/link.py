@@ -223,7 +223,8 @@ class Link:
 
     def sent(self, sending: Sending, status: int) -> None:
         """A message or write of ours ended."""
-        if status and status not in {_native.REMOTE_ACCESS, _native.PEER_CLOSED}:
+        is_refused = status == _native.REMOTE_ACCESS and sending.is_one_sided
+        if status and status != _native.PEER_CLOSED and not is_refused:
             return  # the queue pair is done for; its event says why
         self._pending.discard(sending)
         waiter = sending.waiter
@@ -231,7 +232,7 @@ class Link:
             return
         if not status:
             waiter.set_result(None)
-        elif status == _native.REMOTE_ACCESS:
+        elif is_refused:
             _fail(waiter, RemoteAccessError("the peer does not lend this memory, or no longer"))
         else:
             _fail(waiter, ConnectionClosedOK("the peer closed the connection"))

@@ -109,6 +109,11 @@ class Sending:
         self.key = self.va = 0
         self.grant: int | None = None
 
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether it is a write to memory that the application named."""
+        return self.grant is None and bool(self.key or self.va)
+
 
 class Arrived:
     """A message that was received or announced."""
@@ -218,7 +223,7 @@ class Messages:
 
     def withdraw(self, sending: Sending) -> bool:
         """Takes back what has not begun. False: it has, and will be delivered whole."""
-        queue = self._ready if sending.key or sending.va else self._outbox
+        queue = self._ready if sending.is_one_sided else self._outbox
         if sending.started or sending not in queue:
             return False
         queue.remove(sending)

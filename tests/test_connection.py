@@ -472,6 +472,25 @@ def test_a_refused_write_is_told_as_that_even_when_the_peer_says_so_first(run: R
     run(main())
 
 
+def test_a_send_ends_as_lost_when_a_write_beside_it_was_refused(run: Run) -> None:
+    """The core ends all that is under way with the status of the refusal."""
+
+    async def main() -> None:
+        async with joined() as (one, two):
+            engine(one).cut = True
+            sends = [asyncio.ensure_future(one.send(bytes(size))) for size in (10, 1 << 20)]
+            await asyncio.sleep(0)
+            for tag in list(one._link._pins):
+                engine(one).tell("write", one._link.qp, tag, _native.REMOTE_ACCESS)
+            engine(one).break_qp(one._link.qp, _native.REMOTE_ACCESS)
+            for sending in sends:
+                with pytest.raises(mrc.ConnectionLost, match="remote access refused"):
+                    await within(sending)
+            two.abort()
+
+    run(main())
+
+
 def test_a_peer_that_refused_and_says_no_more_is_an_end_in_time(run: Run) -> None:
     async def main() -> None:
         async with joined(mrc.Config(crash_after=0.1)) as (one, two):

@@ -390,6 +390,15 @@ def test_a_write_outside_the_region_is_refused_and_ends_both_sides(
     assert connection.stats(1).bytes_received == 0
 
 
+def test_what_the_side_that_refuses_had_under_way_is_flushed() -> None:
+    net, connection = pair()
+    connection.write(1, 1 << 20)
+    connection.write(0, 1, key=0xDEAD)
+    net.run()
+    ends = {event.host: event.status for event in net.events(ON_WRITE)}
+    assert ends == {0: REMOTE_ACCESS, 1: FLUSHED}
+
+
 def test_a_write_of_nothing_needs_no_key() -> None:
     net, connection = pair()
     connection.write(0, 0, key=0xDEAD, offset=0)
