@@ -328,6 +328,8 @@ async def leave_client(target: str, words: list[str]) -> dict[str, Any]:
 
 
 ROUNDS = 150
+OVERWRITES = 80
+REVOCATIONS = 8
 
 
 async def notify_server(target: str, words: list[str]) -> dict[str, Any]:
@@ -352,6 +354,92 @@ async def notify_client(target: str, words: list[str]) -> dict[str, Any]:
             await connection.recv()
         shares = {path.name: path.bytes_sent for path in connection.paths()}
     return {"shares": shares}
+
+
+PART = 1 << 17
+
+
+async def overwrite_server(target: str, words: list[str]) -> dict[str, Any]:
+    """Looks, behind each round's immediate, at what the writes before it have left."""
+    memory = bytearray(3 * PART)
+    torn = landed = 0
+    async with listening(target, words) as listener, await listener.accept() as connection:
+        with connection.register(memory) as region:
+            await connection.send(region.descriptor)
+            async for message in connection:
+                value = message.imm
+                counts = [memory.count(value, at, at + PART) for at in range(0, 3 * PART, PART)]
+                torn += counts not in ([PART, 0, PART], [PART, PART, PART])
+                torn += memory.count(0) != 3 * PART - sum(counts)
+                landed += counts[1] > 0
+                memory[:] = bytes(3 * PART)
+                await connection.send(b"next")
+    return {"torn": torn, "landed": landed}
+
+
+async def overwrite_client(target: str, words: list[str]) -> dict[str, Any]:
+    """Three writes a round, the second cancelled at a random time; then their source is reused."""
+    rng = random.Random(11)
+    finished = 0
+    source = bytearray(PART)
+    async with mrc.connect(target, **options(words)) as connection:
+        remote = connection.remote((await connection.recv()).data)
+        for number in range(1, 1 + OVERWRITES):
+            source[:] = bytes([number]) * PART
+            first = asyncio.ensure_future(connection.write(source, remote))
+            await asyncio.sleep(0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rng.random() * 0.01):
+                    await connection.write(source, remote[PART:])
+                    finished += 1
+            await connection.write(source, remote[2 * PART :], imm=number)
+            await first
+            source.append(0)  # nothing holds it any more
+            source[:] = bytes(PART)
+            await connection.recv()
+    return {"finished": finished}
+
+
+async def revoke_server(target: str, words: list[str]) -> dict[str, Any]:
+    """Revokes what its peers are writing to, and looks whether anything is written later."""
+    rng = random.Random(12)
+    before = after = 0
+    reasons = set()
+    async with listening(target, words) as listener:
+        for _ in range(REVOCATIONS):
+            connection = await listener.accept()
+            memory = bytearray(4 * PART)
+            with connection.register(memory) as region:
+                await connection.send(region.descriptor)
+                await connection.recv()
+                await asyncio.sleep(rng.random() * 0.02)
+            seen = bytes(memory)
+            memory.append(0)  # nothing holds it any more
+            reasons.add((await end_of(connection))["reason"])
+            await asyncio.sleep(0.05)
+            before += max(seen) > 0
+            after += memory[:-1] != seen
+    return {"written": before, "changed": after, "reasons": sorted(reasons)}
+
+
+async def revoke_client(target: str, words: list[str]) -> dict[str, Any]:
+    """Writes without end, several at once, until that is refused; tells how they ended."""
+    first, reasons = set(), set()
+    for _ in range(REVOCATIONS):
+        connection = await mrc.connect(target, **options(words))
+        remote = connection.remote((await connection.recv()).data)
+        await connection.write(b"begun", remote, imm=0)
+        value = 0
+        errors: list[BaseException] = []
+        while not errors:
+            value = value % 255 + 1
+            data = bytes([value]) * PART
+            writes = [connection.write(data, remote[part * PART :]) for part in range(4)]
+            results = await asyncio.gather(*writes, return_exceptions=True)
+            errors = [result for result in results if result is not None]
+        first.add(type(errors[0]).__name__)
+        reasons |= {error.reason for error in errors if isinstance(error, mrc.ConnectionLost)}
+    return {"first": sorted(first), "reasons": sorted(reasons)}
 
 
 async def fork_client(target: str, words: list[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rig.library_peers import OVERWRITES, REVOCATIONS
 
 import mrc
 from tools.rig import Host, Rig
@@ -259,6 +260,32 @@ def test_an_immediate_says_that_all_bytes_are_in_place(rig: Rig) -> None:
     shares = ask(rig, "notify_client").result()["shares"]
     assert min(shares.values()) > 0
     assert server.result() == {"early": 0}
+
+
+def test_what_a_cancelled_write_left_is_whole_and_nothing_of_it_comes_late(rig: Rig) -> None:
+    """Case C55: over planes of unlike delays that lose packets, its source being used again."""
+    for plane, rate in zip(rig.planes, (400, 200, 100, 50), strict=True):
+        plane.rate(rate)
+        plane.loss(2)
+    server = serve(rig, "overwrite_server")
+    client = ask(rig, "overwrite_client", "post_window=65536").result()
+    result = server.result()
+    assert result["torn"] == 0
+    assert 0 < client["finished"] < result["landed"] < OVERWRITES
+
+
+def test_a_region_that_is_revoked_under_way_gets_no_byte_more_and_the_writer_is_told(
+    rig: Rig,
+) -> None:
+    for plane, rate in zip(rig.planes, (400, 200, 100, 50), strict=True):
+        plane.rate(rate)
+    server = serve(rig, "revoke_server")
+    client = ask(rig, "revoke_client").result()
+    reasons = ["remote access refused"]
+    assert server.result() == {"written": REVOCATIONS, "changed": 0, "reasons": reasons}
+    assert client["first"] == ["RemoteAccessError"]
+    # Of those behind it, some may not have begun when the queue pair broke.
+    assert set(client["reasons"]) <= set(reasons)
 
 
 def test_use_after_fork_fails_in_the_child_and_spares_the_parent(rig: Rig) -> None:
