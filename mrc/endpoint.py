@@ -76,6 +76,7 @@ class Endpoint:
             CapabilityError: This process may not open raw sockets.
             ConfigError: A named interface does not exist, or nothing can be a plane.
             ConcurrencyError: It was started on another event loop.
+            AfterForkError: It was started by the parent of this child of fork().
             OSError: The system refused something else.
         """
         await self._hub.start()

@@ -101,6 +101,7 @@ class Hub:
 
     async def start(self) -> None:
         """Finds the planes and starts the engine. Once is enough; see `Endpoint.start`."""
+        self.check_process()
         async with self._starting:
             if self._engine is None:
                 await self._start()
@@ -180,11 +181,15 @@ class Hub:
             AfterForkError: In a child of fork().
             MRCError: It is not started, or closed.
         """
+        self.check_process()
         if self._engine is None:
             raise MRCError("the endpoint is not started, or is closed")
-        if os.getpid() != self._process:
-            raise AfterForkError("not usable after fork: open a new endpoint in the child")
         return self._engine
+
+    def check_process(self) -> None:
+        """Raises in a child of fork(), if it was started before."""
+        if self._engine is not None and os.getpid() != self._process:
+            raise AfterForkError("not usable after fork: open a new endpoint in the child")
 
     @property
     def steering(self) -> Steering | None:

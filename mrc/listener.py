@@ -79,8 +79,10 @@ class Listener:
             HandshakeError: The name of the host has no address.
             ConcurrencyError: The endpoint belongs to another event loop.
             ConnectionClosedOK: The listener was closed.
+            AfterForkError: In a child of fork(), if the endpoint was started before.
             OSError: The port is taken, or the address is not ours.
         """
+        self._endpoint._hub.check_process()
         async with self._starting:
             if self._open:
                 return
@@ -94,6 +96,7 @@ class Listener:
                     self._endpoint._hub.close()
                 raise
             self._open = True
+            self._process = os.getpid()
             self._endpoint._hub.listeners.add(self)
 
     async def _start(self) -> None:
@@ -164,6 +167,7 @@ class Listener:
         Any number of tasks may wait. Starts the listener if it is not, with the errors of that.
 
         Raises:
+            AfterForkError: In a child of fork().
             ConnectionClosedOK: The listener is closed.
         """
         made = unclosed.here()
