@@ -11,12 +11,14 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import resource
 import socket
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import uvloop
@@ -442,21 +444,74 @@ async def revoke_client(target: str, words: list[str]) -> dict[str, Any]:
     return {"first": sorted(first), "reasons": sorted(reasons)}
 
 
-async def fork_client(target: str, words: list[str]) -> dict[str, Any]:
-    """Forks with an open connection: the child must fail at once, the parent must not notice."""
-    connection = await mrc.connect(target, **options(words))
+async def fork_server(target: str, words: list[str]) -> dict[str, Any]:
+    """The messages of two connections."""
+    async with listening(target, words) as listener:
+        connections = [await listener.accept() for _ in range(2)]
+        return {"got": [[bytes(m).decode() async for m in peer] for peer in connections]}
+
+
+async def raised_by(awaitable: Awaitable[Any]) -> str:
+    """The name of the exception; a hang is one too."""
+    try:
+        await asyncio.wait_for(awaitable, 5)
+    except Exception as error:
+        return type(error).__name__
+    return ""
+
+
+async def use_after_fork(connection: mrc.Connection, listener: mrc.Listener, target: str) -> int:
+    """In the child: 42 if all that was inherited refuses to work, and what is made anew works."""
+    endpoint = connection.endpoint
+    remote = mrc.RemoteRegion(key=1, va=1, size=1)
+    raised = [
+        await raised_by(awaitable)
+        for awaitable in (
+            *(connection.send(b"child"), connection.post_send(b"child"), connection.recv()),
+            *(connection.recv_into(bytearray(1)), connection.write(b"x", remote)),
+            *(anext(connection.events()), listener.accept(), endpoint.start()),
+            *(endpoint.connect(target)._connect(), endpoint.listen("::", 0).start()),
+        )
+    ]
+    calls = (connection.stats, connection.paths, endpoint.planes, endpoint.counters)
+    raised += [await raised_by(asyncio.to_thread(call)) for call in calls]
+    await connection.close()
+    connection.abort()
+    await listener.close()
+    await endpoint.close()
+    async with mrc.connect(target) as own:
+        await own.send(b"child")
+    return 42 if set(raised) == {"AfterForkError"} else 1
+
+
+def in_child(way: str, use: Callable[[], int]) -> int:
+    """The exit code of a child that was made this way, and did this and no more."""
+    if way == "multiprocessing":
+        process = multiprocessing.get_context("fork").Process(target=lambda: os._exit(use()))
+        process.start()
+        process.join()
+        assert process.exitcode is not None
+        return process.exitcode
     child = os.fork()
     if child == 0:
         try:
-            connection.send(b"child").send(None)
-        except mrc.AfterForkError:
-            os._exit(42)
+            os._exit(use())
         finally:
             os._exit(1)
-    _, status = await asyncio.to_thread(os.waitpid, child, 0)
-    await connection.send(b"parent")
-    await connection.close()
-    return {"child": os.waitstatus_to_exitcode(status)}
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+async def fork_client(target: str, words: list[str]) -> dict[str, Any]:
+    """Forks with everything open: the child must fail at once, the parent must not notice."""
+    way, *words = words
+    async with (
+        mrc.Endpoint() as endpoint,
+        endpoint.listen("::", 0) as listener,
+        endpoint.connect(target) as connection,
+    ):
+        code = in_child(way, lambda: asyncio.run(use_after_fork(connection, listener, target)))
+        await connection.send(b"parent")
+    return {"child": code}
 
 
 CONNECTS = 200
@@ -489,6 +544,23 @@ async def connects_client(target: str, words: list[str]) -> dict[str, Any]:
 ECHOES = 500
 
 
+def use_verbs_after_fork(context: verbs.Context, qp: verbs.QP) -> int:
+    """In the child: 42 if everything refuses to work."""
+    remote = verbs.RemoteRegion(key=1, va=1, size=1)
+    refused = 0
+    calls: list[Callable[[], Any]] = [
+        *(context.poll, context.create_qp, lambda: context.register(bytearray(1))),
+        *(qp.post_receive, lambda: qp.post_write(b"x", remote), qp.stats),
+    ]
+    for call in calls:
+        try:
+            call()
+        except mrc.AfterForkError:
+            refused += 1
+    context.close()
+    return 42 if refused == len(calls) else 1
+
+
 def echo_by_verbs(sock: socket.socket, *, first: bool) -> dict[str, Any]:
     """Bounces one byte to and fro by writes with immediate."""
     with sock, verbs.Context() as context:
@@ -499,6 +571,7 @@ def echo_by_verbs(sock: socket.socket, *, first: bool) -> dict[str, Any]:
         remote = verbs.RemoteRegion.from_descriptor(verbs.exchange(sock, region.descriptor))
         qp.post_receive(32)
         verbs.exchange(sock, b"ready")
+        assert in_child("fork", lambda: use_verbs_after_fork(context, qp)) == 42
         received = written = 0
         if first:
             qp.post_write(b"x", remote[:1], imm=0)
