@@ -76,6 +76,7 @@ def _introduction(
         incarnation=endpoint.engine.incarnation,
         planes=planes,
         pairs=tuple(pairs),
+        routing=endpoint.config.routing,
     )
 
 
@@ -90,6 +91,7 @@ def _setup(
         incarnation=endpoint.engine.incarnation,
         planes=planes,
         pairs=tuple(pairs),
+        routing=endpoint.config.routing,
         attributes=link.attributes,
         lent=link.lent,
     )
@@ -101,12 +103,20 @@ def _mtu(endpoint: Hub, link_mtus: Sequence[int]) -> int:
 
 
 def _notices(
+    endpoint: Hub,
     ours: Sequence[RemotePlane],
-    theirs: Sequence[RemotePlane],
+    other: Introduction,
     pairs: Sequence[tuple[RemotePlane, RemotePlane]],
 ) -> tuple[str, ...]:
-    """What a person should know of how the planes fit."""
+    """What a person should know of how the two sides fit."""
+    theirs = other.planes
     notices = []
+    # A packet's uSIDs are gone when it arrives: only with the topology can its way be gone back.
+    if other.routing != endpoint.config.routing:
+        notices.append(
+            f"paths are named by {endpoint.config.routing} here, by {other.routing} at the peer: "
+            "answers take other paths than what they answer"
+        )
     if not len(ours) == len(theirs) == len(pairs):
         used = {plane.number for plane, _ in pairs}
         left = ", ".join(plane.name for plane in ours if plane.number not in used) or "none"
@@ -248,7 +258,7 @@ async def _greet(
     control.write(handshake.encode_setup(Kind.HELLO, _setup(endpoint, link, ours)))
     welcome = handshake.decode_setup(await _expect_answer(control, Kind.WELCOME))
     known, planes = await _agree(endpoint, control, ours, welcome)
-    link.notices = _notices(ours, welcome.planes, known)
+    link.notices = _notices(endpoint, ours, welcome, known)
     for notice in link.notices:
         _log.warning("%s: %s", control.peer, notice)
     await _when_there_is_room(lambda: link.begin(control, welcome, planes))
@@ -277,9 +287,10 @@ async def visit(
             control.write(handshake.encode_setup(Kind.VISIT, us))
             body = await _expect_answer(control, Kind.VISITED)
             answer = handshake.decode_introduction(body)
-            _, planes = await _agree(endpoint, control, ours, answer)
+            known, planes = await _agree(endpoint, control, ours, answer)
             peer = await _meet(endpoint, control, answer, planes)
-            return Prober(endpoint, peer, planes, control)
+            notices = _notices(endpoint, ours, answer, known)
+            return Prober(endpoint, peer, planes, control, notices)
     except BaseException as error:
         if control is not None:
             control.close()
@@ -396,7 +407,7 @@ async def _welcome(endpoint: Hub, control: Control, hello: Setup) -> Link:
     endpoint.add_link(link)
     try:
         await _when_there_is_room(lambda: link.begin(control, hello, planes))
-        link.notices = _notices(ours, hello.planes, pairs)
+        link.notices = _notices(endpoint, ours, hello, pairs)
         for notice in link.notices:
             _log.warning("%s: %s", control.peer, notice)
         numbers = [(two.number, one.number) for one, two in pairs]

@@ -130,12 +130,14 @@ class Introduction:
         incarnation: Of the endpoint.
         planes: All of it.
         pairs: In an answer: numbers of the connector's and the listener's plane of each pair.
+        routing: How the paths of what it sends are named; `ecmp`: switches choose them.
     """
 
     versions: int
     incarnation: int
     planes: tuple[RemotePlane, ...]
     pairs: tuple[tuple[int, int], ...]
+    routing: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,6 +296,7 @@ def _introduction(top: _Object) -> Introduction:
         incarnation=top.integer("incarnation", 0, (1 << 64) - 1),
         planes=planes,
         pairs=_pairs(top.array("pairs", MAX_PLANES)),
+        routing=top.text("routing", 16),
     )
 
 

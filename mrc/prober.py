@@ -112,13 +112,20 @@ class Prober(_Guest):
 
     Attributes:
         planes: Those in common with the peer.
+        notices: What a person should know, as that answers take other paths than probes.
     """
 
     def __init__(
-        self, hub: Hub, peer: int, planes: Sequence[PairedPlane], control: Control
+        self,
+        hub: Hub,
+        peer: int,
+        planes: Sequence[PairedPlane],
+        control: Control,
+        notices: tuple[str, ...],
     ) -> None:
         super().__init__(hub, peer)
         self.planes = tuple(planes)
+        self.notices = notices
         self._control = control
 
     def __repr__(self) -> str:

@@ -144,6 +144,7 @@ class QP:
             incarnation=self._engine.incarnation,
             planes=self._planes,
             pairs=(),
+            routing=config.routing,
             attributes=local,
             lent=Lent(va=0, key=0, slots=2, slot_size=256, grants=1),  # no messages here
         )

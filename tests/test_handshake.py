@@ -50,6 +50,7 @@ def setup(planes: int = 2) -> Setup:
             for number in range(planes)
         ),
         pairs=((0, 1), (1, 0)),
+        routing="srv6",
         attributes=Attributes(
             number=0x123456,
             psn=0xABCDEF,
@@ -78,6 +79,7 @@ def test_an_introduction_is_read_as_it_was_written_and_has_no_queue_pair() -> No
         incarnation=whole.incarnation,
         planes=whole.planes,
         pairs=whole.pairs,
+        routing=whole.routing,
     )
     body = encode_setup(Kind.VISIT, known)[HEADER_SIZE:]
     assert decode_introduction(body) == known
@@ -141,6 +143,8 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("pairs", [[0]], "pairs"),
         ("pairs", [[0, 16]], "pairs"),
         ("pairs", [[0, 1], [1, 1]], "twice"),
+        ("routing", None, "routing is missing"),
+        ("routing", 7, "routing"),
         ("attributes", [], "not an object"),
         ("attributes.number", 1 << 24, "number"),
         ("attributes.mtu", 1500, "MTU"),

@@ -25,6 +25,7 @@ from mrc.cli.common import (
     config_from,
     planes_from,
     run,
+    say,
     target,
     targets_from,
     write_out,
@@ -155,7 +156,8 @@ def _ways(arguments: argparse.Namespace, prober: Prober) -> list[Way]:
 
 
 async def _ping(arguments: argparse.Namespace, result: Result) -> None:
-    result |= {"host": arguments.host, "sweeps": 0, "paths": [], "planes": {}, "faults": []}
+    result |= {"host": arguments.host, "sweeps": 0, "notices": []}
+    result |= {"paths": [], "planes": {}, "faults": []}
     await explain_planes(arguments, result)
     if arguments.dry_run:
         return
@@ -163,6 +165,9 @@ async def _ping(arguments: argparse.Namespace, result: Result) -> None:
         mrc.Endpoint(planes_from(arguments), config_from(arguments)) as endpoint,
         await endpoint.visit(targets_from(arguments, arguments.host)) as prober,
     ):
+        result["notices"] = list(prober.notices)
+        for notice in prober.notices:
+            say(_COMMAND, notice)
         ping = Ping(_ways(arguments, prober))
 
         async def ask(way: Way) -> float | None:

@@ -124,12 +124,17 @@ async def sweep(
     tallies: Iterable[_AnyTally],
     ask: Callable[[_AnyTally], Awaitable[float | None]],
 ) -> None:
-    """Probes every way once, all at the same time; says which fell silent or answers again."""
+    """Probes every way once, all at the same time; says which fell silent or answers again.
+
+    A loop also says which are silent from the start: its table comes only at the end.
+    """
 
     async def one(tally: _AnyTally) -> None:
-        before = tally.is_silent
+        was_silent = tally.is_silent
         tally.note(await ask(tally))
-        if before is not None and before != tally.is_silent:
+        if was_silent is None:
+            was_silent = tally.is_silent and not arguments.loop
+        if was_silent != tally.is_silent:
             inform(arguments, f"{tally}: {'silent' if tally.is_silent else 'answers again'}")
 
     await asyncio.gather(*map(one, tallies))

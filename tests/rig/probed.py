@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from rig.test_cli import Command
@@ -24,6 +25,16 @@ def heal(rig: FabricRig) -> None:
                 rig.fabric.silence(plane, switch, on=False)
     for each in rig.fabric.status()["down"]:
         rig.fabric.link(each["plane"], each["node"], each["next"], up=True)
+
+
+def wait_for_answers(rig: FabricRig) -> None:
+    """Until packets have come back to a by t1a of plane 0."""
+    until = time.monotonic() + 30
+    port = (0, "t1a", "t0a")
+    before = rig.fabric.counters().get(port, {"sent": 0})["sent"]
+    while rig.fabric.counters().get(port, {"sent": 0})["sent"] < before + 2:
+        assert time.monotonic() < until, "no answer in 30 s"
+        time.sleep(0.05)
 
 
 def listen(host: Host, file: str | None, *words: str) -> Command:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.probed import PLANES, heal, listen, probe
+from rig.probed import PLANES, heal, listen, probe, wait_for_answers
 from rig.test_cli import Command
 from topologies import TWO_BY_TWO
 
@@ -96,7 +96,7 @@ def test_a_loop_that_is_interrupted_tells_what_it_has(rig: FabricRig, file: str)
     listen(rig.hosts[1], file)
     words = ("--topology", file, "--loop", "--interval", "0.05", "--timeout", "0.1", "--json")
     command = Command(rig.hosts[0], "mrc-ping", *PLANES, *words, "b")
-    rig.hosts[0].run(["sleep", "1"])
+    wait_for_answers(rig)
     rig.fabric.silence(0, "t1a", on=True)
     command.wait_until_it_says("p0 0x0000 (a t0a t1a t0b b): silent")
     rig.fabric.silence(0, "t1a", on=False)
@@ -104,8 +104,19 @@ def test_a_loop_that_is_interrupted_tells_what_it_has(rig: FabricRig, file: str)
     command.interrupt()
     found = json.loads(command.end(130))
     assert found["error"] == "interrupted"
-    assert found["sweeps"] > 3
+    assert found["sweeps"] >= 3
     assert all(0 < each["answered"] <= each["sent"] for each in found["paths"])
+
+
+def test_a_listener_that_names_no_paths_is_told_of(rig: FabricRig, file: str) -> None:
+    """Its answers go as switches hash them: by another path than the probe that they answer."""
+    words = ("b", "--topology", file, "--count", "1")
+    listen(rig.hosts[1], file)
+    assert ping(rig.hosts[0], *words, code=0)["notices"] == []
+    rig.hosts[1].kill()
+    listen(rig.hosts[1], None)
+    (notice,) = ping(rig.hosts[0], *words, code=0)["notices"]
+    assert notice.startswith("paths are named by srv6 here, by ecmp at the peer")
 
 
 def test_nobody_listening_is_exit_code_3_and_json_all_the_same(rig: FabricRig, file: str) -> None:

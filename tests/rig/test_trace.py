@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.probed import PLANES, heal, probe
+from rig.probed import PLANES, heal, probe, wait_for_answers
 from rig.test_cli import Command
 from topologies import TWO_BY_TWO
 
@@ -135,7 +135,7 @@ def test_one_path_is_walked_by_its_entropy_value(rig: FabricRig, file: str) -> N
 def test_a_loop_that_is_interrupted_tells_what_it_has(rig: FabricRig, file: str) -> None:
     words = ("--topology", file, "--loop", "--interval", "0.05", "--timeout", "0.1", "--json")
     command = Command(rig.hosts[0], "mrc-trace", *PLANES, *words, "b")
-    rig.hosts[0].run(["sleep", "1"])
+    wait_for_answers(rig)
     rig.fabric.silence(0, "t1a", on=True)
     command.wait_until_it_says("p0 (a t0a t1a): silent")
     rig.fabric.silence(0, "t1a", on=False)
