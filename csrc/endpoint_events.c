@@ -141,6 +141,9 @@ static void on_peer_timeout(struct mrc_endpoint *endpoint, int64_t now, struct p
     }
     if (peer_on_timeout(&entry->peer, now))
         entry->is_probing = true;
+    /* Without a port to ask by, each look counts as a question: nobody waits for ever. */
+    if (now - entry->peer.heard >= endpoint->config.dead_after && !peer_can_ask(&entry->peer))
+        entry->peer.asked++;
     endpoint_settle_peer(endpoint, now, entry);
 }
 

@@ -148,6 +148,14 @@ bool peer_is_cut_off(const struct peer *peer) {
     return true;
 }
 
+bool peer_can_ask(const struct peer *peer) {
+    for (uint32_t i = 0; i < peer->plane_end; i++) {
+        if (peer->plane[i].path.probe_at != INT64_MAX)
+            return true;
+    }
+    return false;
+}
+
 static uint64_t total_rate(const struct peer *peer) {
     uint64_t rate = 0;
 

@@ -122,6 +122,9 @@ void peer_level(struct peer *peer, uint32_t plane);
 /* Most packets that one frame on this plane may carry now, 1..MRC_BURST. */
 uint32_t peer_burst(const struct peer *peer, uint32_t plane, uint32_t packet_size);
 
+/* Whether any plane has a port to send a probe by. */
+bool peer_can_ask(const struct peer *peer);
+
 /* Whether no plane is up. */
 bool peer_is_cut_off(const struct peer *peer);
 

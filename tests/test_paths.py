@@ -444,6 +444,33 @@ def test_all_planes_dead_for_longer_ends_both_sides_then_and_not_before() -> Non
     assert net.now - died == 109 * SECOND // 10
 
 
+def test_a_host_whose_own_ports_are_all_down_for_longer_gives_up_as_well() -> None:
+    """It can ask nobody, and heard nothing."""
+    net, connection = joined([FAST] * 4)
+    stream(net, connection, 20 * MS)
+    for plane in range(4):
+        net.port(0, plane, up=False)
+    connection.write(0, 1 << 16)
+    net.pass_time(99 * SECOND // 10)
+    assert net.events(ON_QP) == []
+    net.pass_time(1 * SECOND)
+    ended = {(event.host, event.status) for event in net.events(ON_QP)}
+    assert ended == {(0, PEER_SILENT), (1, PEER_SILENT)}
+    assert net.is_idle
+
+
+def test_a_host_whose_ports_come_back_in_time_has_only_paused() -> None:
+    net, connection = joined([FAST] * 4)
+    for plane in range(4):
+        net.port(0, plane, up=False)
+    connection.write(0, 1 << 16)
+    net.pass_time(9 * SECOND)
+    for plane in range(4):
+        net.port(0, plane, up=True)
+    net.run()
+    assert net.events(ON_QP) == []
+
+
 def test_an_idle_connection_lives_for_an_hour() -> None:
     net, connection = joined([Link()] * 4)
     net.pass_time(3600 * SECOND)
