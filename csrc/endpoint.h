@@ -45,7 +45,8 @@ struct qp {
     int error;       /* enum mrc_status */
     uint32_t domain;
     int64_t ends;    /* when a lingering one is gone; INT64_MAX: not lingering */
-    int64_t repeated; /* when a lingering one last answered */
+    int64_t repeated; /* when a lingering one last answered, */
+    int64_t refused;  /* and when it last refused something new */
     struct peer *peer; /* NULL before RTR */
     mrc_qp_attributes local;
     mrc_qp_attributes remote;

@@ -88,20 +88,34 @@ static void on_data(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
     }
 }
 
+/* A lingering queue pair refuses what is new, or its peer would ask for ever; one that failed as
+ * responder has a NAK to repeat instead. Answers to probes do not count: one before each packet
+ * would keep the refusal back. */
+static void refuse(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
+                   const struct packet *packet, const struct cause *cause) {
+    if (qp->responder.error != 0 || now - qp->refused < REPEAT_INTERVAL ||
+        !responder_needs(&qp->responder, packet->psn))
+        return;
+    qp->refused = now;
+    nack(endpoint, qp, cause, WIRE_NACK_UNEXP_EVENT);
+}
+
 /* A queue pair in ERROR, or closed, repeats what it last said; what is new it refuses. */
 static void linger(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
                    const struct packet *packet, const struct cause *cause) {
-    bool is_asking = wire_is_write(packet->opcode) || packet->opcode == WIRE_PROBE;
+    bool is_write = wire_is_write(packet->opcode);
 
     endpoint->counters.drop_state++;
-    if (qp->peer == NULL || !is_asking || now - qp->repeated < REPEAT_INTERVAL)
+    if (qp->peer == NULL || !(is_write || packet->opcode == WIRE_PROBE))
+        return;
+    if (is_write)
+        refuse(endpoint, now, qp, packet, cause);
+    if (now - qp->repeated < REPEAT_INTERVAL)
         return;
     qp->repeated = now;
     responder_repeat(&qp->responder);
     if (packet->opcode == WIRE_PROBE)
         responder_on_probe(&qp->responder, packet, cause);
-    else if (qp->state == MRC_QP_RTS && responder_needs(&qp->responder, packet->psn))
-        nack(endpoint, qp, cause, WIRE_NACK_UNEXP_EVENT);
 }
 
 static void on_qp_packet(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,

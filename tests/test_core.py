@@ -356,6 +356,21 @@ def test_a_packet_that_never_gets_through_ends_the_queue_pair() -> None:
     assert connection.try_write(0, 1) == -3
 
 
+def test_a_queue_pair_that_failed_refuses_what_its_peer_still_writes() -> None:
+    """Case A23, the other side: else the peer, which hears it, would send again for ever."""
+    net = Net(1, config={"burst": 1, "linear_cnt": 2, "exp_cnt": 3, "dead_after": 600 * SECOND})
+    connection = net.connect(mtu=MTU, psn=0)
+    net.settle()
+    rule = net.rule("drop", psn=3, count=10**6)
+    connection.write(0, 8 * MTU)
+    net.run()
+    assert net.hits(rule) > 0
+    assert connection.stats(0).error == RETRY_EXCEEDED
+    connection.write(1, MTU)
+    net.run()
+    assert statuses(net, 1) == [REMOTE_OPERATION]
+
+
 def test_by_default_one_packet_is_tried_for_ever() -> None:
     net, connection = pair()
     rule = net.rule("drop", count=60, skip=0)
