@@ -15,7 +15,7 @@ from scapy.config import conf
 from scapy.contrib import roce
 from scapy.layers.dns import DNS
 from scapy.layers.inet import IP, UDP
-from scapy.layers.inet6 import IPv6
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import Ether
 from scapy.packet import NoPayload, Packet, Padding, Raw
 from scapy.utils import rdpcap, wrpcap
@@ -200,16 +200,45 @@ def test_a_line_names_opcode_qp_and_psn() -> None:
     assert f"MRC sack QP {bth.dest_qp:#x} PSN {bth.psn}" in packet.summary()
 
 
-# ---- IPv6 in IPv6
+# ---- SRv6
 
 
-def test_ipv6_in_ipv6_dissects_and_its_icrc_covers_the_inner_packet() -> None:
+CARRIER = "fcbb:bb00:1:2:3::"
+
+
+def outer(*, srh: bool, tc: int = 3) -> Packet:
+    """SRv6 around a packet; with an SRH or, as a uSID list that fits the address needs, without."""
+    header = IPv6(src="fd00:9::1", dst=CARRIER, tc=tc, nh=43 if srh else 41)
+    return header / IPv6ExtHdrSegmentRouting(addresses=[CARRIER], nh=41) if srh else header
+
+
+srh_or_not = pytest.mark.parametrize("srh", [False, True], ids=["plain", "SRH"])
+
+
+@srh_or_not
+def test_a_packet_in_srv6_dissects_and_its_icrc_covers_the_inner_packet(srh: bool) -> None:
     inner = packet_of(vector_of("write_only", 6))
-    outer = IPv6(src="fd00:9::1", dst="fcbb:bb00:1:2:3::", tc=3)
-    packet = dissected(bytes(outer / dissected(inner)))
-    assert [type(packet), type(packet.payload)] == [IPv6, IPv6]
+    around = bytes(outer(srh=srh))
+    packet = dissected(bytes(outer(srh=srh) / Raw(inner)))
+    lower = [IPv6, IPv6ExtHdrSegmentRouting, IPv6, UDP] if srh else [IPv6, IPv6, UDP]
+    whole = [packet.getlayer(n) for n in range(len(lower) + 2)]
+    assert [type(layer) for layer in whole] == [*lower, dissect.BTH, dissect.METH]
     packet[dissect.BTH].icrc = None
-    assert rebuilt(packet)[40:] == inner
+    assert rebuilt(packet)[len(around) :] == inner
+
+
+@srh_or_not
+def test_a_packet_in_srv6_can_be_built_with_the_icrc_that_scapy_computes(srh: bool) -> None:
+    udp = IPv6(src="fd00::1", dst="fd00::2", fl=0x12345) / UDP(sport=0x1234)
+    write = dissect.METH(msn=1) / dissect.RETH(va=4096, r_key=5, dma_length=6) / Raw(b"abcdef")
+    packet = bytes(outer(srh=srh) / udp / dissect.BTH(dest_qp=77, psn=9) / write)
+    inner = packet[len(bytes(outer(srh=srh))) :]
+    theirs = IPv6(inner[:40]) / UDP(inner[40:48]) / roce.BTH(inner[48:])
+    theirs[roce.BTH].icrc = None
+    assert bytes(theirs) == inner
+    mapping = decode(packet)
+    assert (mapping["carrier"], mapping["src"]) == (CARRIER, "fd00::1")
+    assert (mapping.get("srh", 0), mapping["fields"]["payload"]) == (srh, b"abcdef".hex())
 
 
 # ---- Trimmed packets
@@ -241,12 +270,13 @@ def test_a_trim_mark_on_a_whole_packet_leaves_it_whole() -> None:
     assert rebuilt(dissected(whole)) == whole
 
 
-def test_the_trim_mark_is_read_from_the_outer_header() -> None:
+@srh_or_not
+def test_the_trim_mark_is_read_from_the_outer_header(srh: bool) -> None:
     vector = vector_of("write_first", 6)
     inner = packet_of(vector)[: 48 + 12 + 4 + 4 * vector["fields"]["ts"] + 16]
     inner = inner[:44] + (len(inner) - 40).to_bytes(2, "big") + inner[46:]
-    outer = IPv6(dst="fcbb:bb00:1:2:3::", tc=16 << 2, nh=41)
-    assert dissected(bytes(outer / Raw(inner)))[dissect.BTH].trimmed == 1
+    packet = dissected(bytes(outer(srh=srh, tc=16 << 2) / Raw(inner)))
+    assert packet[dissect.BTH].trimmed == 1
 
 
 def test_a_trimmed_packet_can_be_built() -> None:
