@@ -119,7 +119,11 @@ class Link:
         self._memory = memoryview(bytearray(lent_size(self._limits)))
         self._blocks = Blocks()
         self._keys: set[int] = set()
-        va, key = self.register(self._memory)
+        try:
+            va, key = self.register(self._memory)
+        except BaseException:
+            self.engine.close_qp(self.qp)
+            raise
         self.lent = Lent(
             va=va, key=key, slots=config.slots, slot_size=config.slot_size, grants=config.grants
         )
