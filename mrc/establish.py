@@ -38,6 +38,9 @@ _log = logging.getLogger("mrc")
 HELLO_TIMEOUT: Final = 10.0
 """Seconds that a listener gives a connector for the whole set-up."""
 
+_ROOM_PATIENCE: Final = 1.0
+"""Seconds beyond `Config.linger` after which a full table is no matter of waiting [choice]."""
+
 
 class _Refused(Exception):
     """We refuse the peer; it is told why."""
@@ -47,13 +50,21 @@ class _Refused(Exception):
         self.refusal = Refusal(code=code, text=text[:500])
 
 
-async def _when_there_is_room(make: Callable[[], _T]) -> _T:
-    """Calls `make` until what lingers has left it room in the engine's tables."""
+async def _when_there_is_room(endpoint: Hub, make: Callable[[], _T]) -> _T:
+    """Calls `make` until what lingers has left it room in the engine's tables.
+
+    Raises:
+        HandshakeError: What fills them does not linger.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + endpoint.config.linger + _ROOM_PATIENCE
     while True:
         try:
             return make()
-        except TableFull:
-            await asyncio.sleep(0.05)
+        except TableFull as error:
+            if loop.time() > deadline:
+                raise HandshakeError(f"{error}: see Config.max_qps and max_peers") from None
+        await asyncio.sleep(0.05)
 
 
 def _list(planes: Iterable[RemotePlane]) -> str:
@@ -183,7 +194,7 @@ async def connect(
             if not ours:
                 raise HandshakeError("no plane has an IP address now")
             mtu = _mtu(endpoint, [plane.mtu for plane in ours])
-            link = await _when_there_is_room(lambda: Link(endpoint, mtu=mtu))
+            link = await _when_there_is_room(endpoint, lambda: Link(endpoint, mtu=mtu))
             link.targets = targets
             endpoint.add_link(link)
             await _greet(endpoint, link, control, ours)
@@ -261,7 +272,7 @@ async def _greet(
     link.notices = _notices(endpoint, ours, welcome, known)
     for notice in link.notices:
         _log.warning("%s: %s", control.peer, notice)
-    await _when_there_is_room(lambda: link.begin(control, welcome, planes))
+    await _when_there_is_room(endpoint, lambda: link.begin(control, welcome, planes))
 
 
 async def visit(
@@ -307,7 +318,7 @@ async def _meet(
     """Adds a peer that stays until `Hub.leave`; returns its number."""
     locals_ = [plane.local for plane in planes]
     return await _when_there_is_room(
-        lambda: endpoint.add_guest(other.incarnation, locals_, control.site)
+        endpoint, lambda: endpoint.add_guest(other.incarnation, locals_, control.site)
     )
 
 
@@ -364,7 +375,7 @@ async def accept(endpoint: Hub, control: Control, admit: Callable[[Kind], bool])
         _log.warning("%s refused: %s", control.peer, error)
         _refuse(control, error.refusal)
     except (ProtocolError, EOFError, TimeoutError, ConnectionClosed) as error:
-        _log.warning("%s: set-up failed: %s", control.peer, error or "timed out")
+        _log.warning("%s: set-up failed: %s", control.peer, str(error) or "timed out")
         if isinstance(error, handshake.VersionMismatch):
             _refuse(control, Refusal(code="version", text=str(error)))
     except (MRCError, OSError) as error:
@@ -403,10 +414,10 @@ async def _welcome(endpoint: Hub, control: Control, hello: Setup) -> Link:
     ours = await endpoint.describe()
     pairs, planes = await _match(endpoint, ours, hello)
     mtus = [min(one.mtu, two.mtu) for one, two in pairs]
-    link = await _when_there_is_room(lambda: Link(endpoint, mtu=_mtu(endpoint, mtus)))
+    link = await _when_there_is_room(endpoint, lambda: Link(endpoint, mtu=_mtu(endpoint, mtus)))
     endpoint.add_link(link)
     try:
-        await _when_there_is_room(lambda: link.begin(control, hello, planes))
+        await _when_there_is_room(endpoint, lambda: link.begin(control, hello, planes))
         link.notices = _notices(endpoint, ours, hello, pairs)
         for notice in link.notices:
             _log.warning("%s: %s", control.peer, notice)

@@ -244,6 +244,51 @@ def test_an_endpoint_that_many_start_at_once_starts_once() -> None:
     asyncio.run(main())
 
 
+def test_a_connection_that_gets_no_memory_keeps_no_queue_pair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with mrc.Endpoint() as here, mrc.listen("127.0.0.1", 0) as listener:
+            engine: FakeEngine = here._hub.engine  # type: ignore[assignment]
+            refusals = iter(range(3))
+
+            def register(buffer: Any, domain: int) -> tuple[int, int]:
+                if next(refusals, None) is not None:
+                    raise mrc._native.TableFull("memory region: a table of the endpoint is full")
+                return FakeEngine.register(engine, buffer, domain)
+
+            monkeypatch.setattr(engine, "register", register)
+            async with here.connect(f"127.0.0.1:{listener.port}"):
+                assert next(refusals, None) is None
+                assert len(engine.qps) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("full", ["here", "there"])
+def test_a_table_that_stays_full_is_told_before_the_time_is_up(
+    full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case C63: of the connector, or of the listener, which says so."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise mrc._native.TableFull("queue pair: a table of the endpoint is full")
+
+    async def main() -> None:
+        config = mrc.Config(linger=0)
+        async with (
+            mrc.Endpoint(config=config) as here,
+            mrc.listen("127.0.0.1", 0, config=config) as listener,
+        ):
+            endpoint = here if full == "here" else listener.endpoint
+            monkeypatch.setattr(endpoint._hub.engine, "create_qp", refuse)
+            with pytest.raises(mrc.HandshakeError, match=r"is full: see Config\.max_qps"):
+                await here.connect(f"127.0.0.1:{listener.port}")
+            monkeypatch.undo()
+
+    asyncio.run(main())
+
+
 def test_an_endpoint_belongs_to_one_loop() -> None:
     endpoint = mrc.Endpoint()
     asyncio.run(endpoint.start())

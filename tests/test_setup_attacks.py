@@ -190,7 +190,9 @@ def test_a_thousand_silent_connections_cost_a_bounded_number_of_descriptors() ->
     run(main())
 
 
-def test_who_never_finishes_is_let_go_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_never_finishes_is_let_go_after_a_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("mrc.establish.HELLO_TIMEOUT", 0.2)
 
     async def main() -> None:
@@ -208,6 +210,7 @@ def test_who_never_finishes_is_let_go_after_a_time(monkeypatch: pytest.MonkeyPat
             await serves(listener)
 
     run(main())
+    assert sum(text.endswith("set-up failed: timed out") for text in caplog.messages) == 2
 
 
 def test_a_set_up_byte_by_byte_is_one_like_any_other() -> None:

@@ -207,7 +207,7 @@ async def main(options: dict[str, Any]) -> None:
 
 def take_descriptors(count: int) -> None:
     """So that those to come have large numbers."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count + 1000, count + 1000))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count + 4000, count + 4000))
     for _ in range(count):
         os.dup(0)
 
