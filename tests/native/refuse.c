@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Preloaded into a program: the kernel seems to refuse what its packet sockets send.
  *
- * The file that MRC_REFUSE names holds two int32: the index of an interface, and the errno that
- * sending on it gives; 0: nothing is refused. A test rewrites it while the program runs.
+ * The file that MRC_REFUSE names holds two int32: the index of an interface (0: each), and the errno
+ * that sending on it gives; 0: nothing is refused. A test rewrites it while the program runs.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -35,7 +35,7 @@ static int refused(int fd) {
 
     if (orders == NULL || orders[1] == 0 ||
         getsockname(fd, (struct sockaddr *)&address, &length) != 0 ||
-        address.sll_family != AF_PACKET || address.sll_ifindex != orders[0])
+        address.sll_family != AF_PACKET || (orders[0] != 0 && address.sll_ifindex != orders[0]))
         return 0;
     errno = orders[1];
     return 1;

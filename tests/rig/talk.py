@@ -143,6 +143,7 @@ class Talk:
             "planes": {plane.name: dataclasses.asdict(plane) for plane in endpoint.planes()},
             "connections": len(self.connections),
             "rss_kib": resident_kib(),
+            "cpu_s": time.process_time(),
         }
 
     async def stop(self) -> None:

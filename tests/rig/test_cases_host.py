@@ -13,6 +13,9 @@ import os
 import socket
 import struct
 import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -34,43 +37,76 @@ def nft(namespace: str, script: str) -> None:
 # What the kernel refuses.
 
 
+@dataclass(frozen=True)
+class Refuser:
+    """What makes a program's kernel refuse to send, as its `environment` (native/refuse.c)."""
+
+    environment: dict[str, str]
+    orders: mmap.mmap
+
+    def refuse(self, error: str, index: int = 0) -> None:
+        """Every packet on an interface, or (0) on each, meets this errno from now on."""
+        self.orders[:] = struct.pack("=ii", index, getattr(errno, error))
+
+    def stop(self) -> None:
+        self.orders[:] = bytes(8)
+
+
 @pytest.fixture
-def refuser(tmp_path: Path) -> Path:
-    """The library that refuses, to be preloaded (native/refuse.c)."""
+def refuser(tmp_path: Path) -> Iterator[Refuser]:
     library = tmp_path / "refuse.so"
     source = str(HERE / "refuse.c")
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
-    return library
+    path = tmp_path / "orders"
+    path.write_bytes(bytes(8))
+    preload = f"{os.environ.get('LD_PRELOAD', '')} {library}".strip()
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 8) as orders:
+        yield Refuser({"LD_PRELOAD": preload, "MRC_REFUSE": str(path)}, orders)
 
 
 REFUSALS = ("EHOSTUNREACH", "ENETUNREACH", "ENETDOWN", "EPERM", "ENOBUFS", "EINVAL")
 
 
 def test_a_plane_on_which_the_kernel_refuses_to_send_is_left_and_comes_back(
-    rig: Rig, refuser: Path, tmp_path: Path
+    rig: Rig, refuser: Refuser
 ) -> None:
     """Case A11: whatever the error, the connection lives; it is counted and named per plane."""
-    path = tmp_path / "orders"
-    path.write_bytes(bytes(8))
-    with path.open("r+b") as file:
-        orders = mmap.mmap(file.fileno(), 8)
-    preload = f"{os.environ.get('LD_PRELOAD', '')} {refuser}".strip()
-    environment = {"LD_PRELOAD": preload, "MRC_REFUSE": str(path)}
-    client, server = pair(rig, config=QUICK, environment=environment)
+    client, server = pair(rig, config=QUICK, environment=refuser.environment)
     index = shell.inside(rig.hosts[0].name, lambda: socket.if_nametoindex("p0"))
     for name in REFUSALS:
         before = client.until_state("p0", "up")["planes"]["p0"]["send_errors"]
-        orders[:] = struct.pack("=ii", index, getattr(errno, name))
+        refuser.refuse(name, index)
         client.until_state("p0", "out")
         server.until_received(50)
         look = client.look()
         assert look["planes"]["p0"]["send_errors"] > before
         assert look["planes"]["p0"]["send_error"] == name
-        orders[:] = bytes(8)
+        refuser.stop()
         client.until_share("p0", 0.2)
     assert lost(client, "p0") == ["silent"] * len(REFUSALS)
     plane = client.look()["planes"]["p0"]
     assert (plane["bursts"], plane["up"]) == (True, True)
+    settle_up(client, server)
+
+
+@pytest.mark.parametrize("error", ["ENOBUFS", "EPERM"])
+def test_a_kernel_that_refuses_everything_for_a_while_costs_that_while_and_little_else(
+    rig: Rig, refuser: Refuser, error: str
+) -> None:
+    """Case D68: it is loss, tried again with patience; nothing spins, and nobody is told."""
+    client, server = pair(rig, config=QUICK, environment=refuser.environment)
+    client.until(lambda look: look["sent"] > 20)
+    refuser.refuse(error)
+    time.sleep(0.2)
+    first, start = client.look(), time.monotonic()
+    time.sleep(1.0)
+    last, seconds = client.look(), time.monotonic() - start
+    refuser.stop()
+    assert last["cpu_s"] - first["cpu_s"] < 0.2 * seconds
+    for name in ("p0", "p1"):
+        assert last["planes"][name]["send_errors"] > first["planes"][name]["send_errors"]
+        assert last["planes"][name]["send_error"] == error
+    server.until_received(50)
     settle_up(client, server)
 
 
