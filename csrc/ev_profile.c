@@ -11,12 +11,12 @@ static void shuffle(struct ev_profile *profile, const struct ev_set *set) {
         uint32_t a = set->first + left - 1;
         uint32_t b = set->first + prng_below(&profile->prng, left);
         uint32_t ev = profile->evs[a];
-        uint8_t state = profile->states[a];
+        struct ev_standing standing = profile->standings[a];
 
         profile->evs[a] = profile->evs[b];
-        profile->states[a] = profile->states[b];
+        profile->standings[a] = profile->standings[b];
         profile->evs[b] = ev;
-        profile->states[b] = state;
+        profile->standings[b] = standing;
     }
 }
 
@@ -43,7 +43,7 @@ static void draw(struct ev_profile *profile, uint32_t plane, uint32_t ways) {
         uint32_t high = prng_next(&profile->prng) & 0xFFFF0000u;
 
         profile->evs[set->first + i] = high | plane << 12 | (low + i * step) % ways;
-        profile->states[set->first + i] = i < set->active ? EV_GOOD : EV_BACKUP;
+        profile->standings[set->first + i].state = i < set->active ? EV_GOOD : EV_BACKUP;
     }
 }
 
@@ -80,14 +80,10 @@ void ev_profile_init(struct ev_profile *profile, const struct ev_profile_setup *
 
 static bool is_in_use(uint8_t state) { return state == EV_GOOD || state == EV_SKIP; }
 
-/* A rotation has ended: what was passed over counts again, in a new order. */
-static void start_rotation(struct ev_profile *profile, struct ev_set *set) {
-    for (uint32_t i = set->first; i < (uint32_t)set->first + set->active; i++) {
-        if (profile->states[i] == EV_SKIP)
-            profile->states[i] = EV_GOOD;
-    }
-    shuffle(profile, set);
-    set->cursor = 0;
+/* The EV of a slot has been passed over once more. */
+static void pass_over(struct ev_profile *profile, uint32_t slot) {
+    if (--profile->standings[slot].turns == 0)
+        profile->standings[slot].state = EV_GOOD;
 }
 
 bool ev_profile_pick(struct ev_profile *profile, uint32_t plane, uint32_t avoid, uint32_t *ev) {
@@ -96,19 +92,23 @@ bool ev_profile_pick(struct ev_profile *profile, uint32_t plane, uint32_t avoid,
 
     if (set->is_out || set->active == 0)
         return false;
-    /* The rest of this rotation and all of the next: after its start none is passed over. */
+    /* Where every one is to be passed over, one is taken all the same after two rotations. */
     for (uint32_t i = 0; i < 2u * set->active; i++) {
         uint32_t slot;
 
-        if (set->cursor == set->active)
-            start_rotation(profile, set);
+        if (set->cursor == set->active) {
+            shuffle(profile, set);
+            set->cursor = 0;
+        }
         slot = (uint32_t)set->first + set->cursor++;
-        if (!is_in_use(profile->states[slot]))
+        if (!is_in_use(profile->standings[slot].state))
             continue;
         if (!has_any || profile->evs[slot] != avoid)
             *ev = profile->evs[slot];
         has_any = true;
-        if (profile->states[slot] == EV_GOOD && profile->evs[slot] != avoid)
+        if (profile->standings[slot].state == EV_SKIP)
+            pass_over(profile, slot);
+        else if (profile->evs[slot] != avoid)
             return true;
     }
     return has_any;
@@ -128,19 +128,22 @@ static bool is_active(const struct ev_set *set, int slot) {
     return slot < set->first + set->active;
 }
 
-bool ev_profile_on_congested(struct ev_profile *profile, uint32_t ev) {
+bool ev_profile_on_congested(struct ev_profile *profile, uint32_t ev, uint32_t turns) {
     int slot = find(profile, ev);
 
-    if (slot == SLOT_NONE || profile->states[slot] != EV_GOOD)
+    if (slot == SLOT_NONE || !is_in_use(profile->standings[slot].state))
         return false;
-    profile->states[slot] = EV_SKIP;
+    if (profile->standings[slot].state == EV_SKIP)
+        turns += profile->standings[slot].turns;
+    profile->standings[slot].state = EV_SKIP;
+    profile->standings[slot].turns = least(turns, EV_TURNS_MAX) & EV_TURNS_MAX;
     return true;
 }
 
 /* A slot of the plane in [from, to) with this state. */
 static int slot_in(const struct ev_profile *profile, int from, int to, enum ev_state state) {
     for (int i = from; i < to; i++) {
-        if (profile->states[i] == state)
+        if (profile->standings[i].state == state)
             return i;
     }
     return SLOT_NONE;
@@ -156,8 +159,8 @@ static void swap_out(struct ev_profile *profile, const struct ev_set *set, int s
         return;
     profile->evs[slot] = profile->evs[spare];
     profile->evs[spare] = ev;
-    profile->states[spare] = profile->states[slot];
-    profile->states[slot] = EV_GOOD;
+    profile->standings[spare] = profile->standings[slot];
+    profile->standings[slot].state = EV_GOOD;
 }
 
 /* The least bad EV of a plane whose others are all denied is used after all. */
@@ -167,7 +170,7 @@ static bool use_least_bad(struct ev_profile *profile, const struct ev_set *set) 
 
     if (slot == SLOT_NONE)
         return false;
-    profile->states[slot] = is_active(set, slot) ? EV_GOOD : EV_BACKUP;
+    profile->standings[slot].state = is_active(set, slot) ? EV_GOOD : EV_BACKUP;
     if (!is_active(set, slot))
         swap_out(profile, set, set->first);
     return true;
@@ -183,9 +186,9 @@ static void refill(struct ev_profile *profile, uint32_t plane) {
     if (set->is_out)
         return;
     for (int i = set->first; i < set->first + set->active; i++) {
-        if (!is_in_use(profile->states[i]))
+        if (!is_in_use(profile->standings[i].state))
             swap_out(profile, set, i);
-        has_any = has_any || is_in_use(profile->states[i]);
+        has_any = has_any || is_in_use(profile->standings[i].state);
     }
     if (has_any || use_least_bad(profile, set))
         profile->usable |= 1u << plane;
@@ -196,15 +199,15 @@ bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev) {
     const struct ev_set *set = &profile->sets[ev_plane(ev)];
     uint32_t in_use = 0;
 
-    if (slot == SLOT_NONE || !is_in_use(profile->states[slot]))
+    if (slot == SLOT_NONE || !is_in_use(profile->standings[slot].state))
         return false;
     for (uint32_t i = set->first; i < (uint32_t)set->first + set->active; i++)
-        in_use += is_in_use(profile->states[i]);
+        in_use += is_in_use(profile->standings[i].state);
     if (in_use <= profile->min_active &&
         slot_in(profile, set->first + set->active, set->first + set->active + set->backup,
                 EV_BACKUP) == SLOT_NONE)
         return false;
-    profile->states[slot] = EV_ASSUMED_BAD;
+    profile->standings[slot].state = EV_ASSUMED_BAD;
     refill(profile, ev_plane(ev));
     return true;
 }
@@ -213,12 +216,14 @@ bool ev_profile_on_revived(struct ev_profile *profile, uint32_t ev, bool is_cong
     int slot = find(profile, ev);
     const struct ev_set *set = &profile->sets[ev_plane(ev)];
 
-    if (slot == SLOT_NONE || profile->states[slot] != EV_ASSUMED_BAD || set->is_out)
+    if (slot == SLOT_NONE || profile->standings[slot].state != EV_ASSUMED_BAD || set->is_out)
         return false;
-    if (is_active(set, slot))
-        profile->states[slot] = is_congested ? EV_SKIP : EV_GOOD;
-    else
-        profile->states[slot] = EV_BACKUP;
+    if (is_active(set, slot)) {
+        profile->standings[slot].state = is_congested ? EV_SKIP : EV_GOOD;
+        profile->standings[slot].turns = EV_TURNS_MARKED;
+    } else {
+        profile->standings[slot].state = EV_BACKUP;
+    }
     refill(profile, ev_plane(ev));
     return true;
 }
@@ -227,14 +232,14 @@ bool ev_profile_deny(struct ev_profile *profile, uint32_t ev, bool is_denied) {
     int slot = find(profile, ev);
     const struct ev_set *set = &profile->sets[ev_plane(ev)];
 
-    if (slot == SLOT_NONE || (profile->states[slot] == EV_DENIED) == is_denied)
+    if (slot == SLOT_NONE || (profile->standings[slot].state == EV_DENIED) == is_denied)
         return false;
     if (is_denied)
-        profile->states[slot] = EV_DENIED;
+        profile->standings[slot].state = EV_DENIED;
     else if (set->is_out)
-        profile->states[slot] = EV_ASSUMED_BAD;
+        profile->standings[slot].state = EV_ASSUMED_BAD;
     else
-        profile->states[slot] = is_active(set, slot) ? EV_GOOD : EV_BACKUP;
+        profile->standings[slot].state = is_active(set, slot) ? EV_GOOD : EV_BACKUP;
     refill(profile, ev_plane(ev));
     return true;
 }
@@ -244,8 +249,8 @@ void ev_profile_plane_out(struct ev_profile *profile, uint32_t plane) {
 
     set->is_out = true;
     for (uint32_t i = set->first; i < (uint32_t)set->first + set->active + set->backup; i++) {
-        if (profile->states[i] != EV_DENIED)
-            profile->states[i] = EV_ASSUMED_BAD;
+        if (profile->standings[i].state != EV_DENIED)
+            profile->standings[i].state = EV_ASSUMED_BAD;
     }
     refill(profile, plane);
 }
@@ -255,8 +260,8 @@ void ev_profile_plane_back(struct ev_profile *profile, uint32_t plane) {
 
     set->is_out = false;
     for (int i = set->first; i < set->first + set->active + set->backup; i++) {
-        if (profile->states[i] != EV_DENIED)
-            profile->states[i] = is_active(set, i) ? EV_GOOD : EV_BACKUP;
+        if (profile->standings[i].state != EV_DENIED)
+            profile->standings[i].state = is_active(set, i) ? EV_GOOD : EV_BACKUP;
     }
     refill(profile, plane);
 }
@@ -265,7 +270,7 @@ bool ev_profile_next_suspect(struct ev_profile *profile, uint32_t *ev) {
     for (uint32_t i = 0; i < profile->total; i++) {
         uint32_t slot = profile->suspect++ % profile->total;
 
-        if (profile->states[slot] != EV_ASSUMED_BAD ||
+        if (profile->standings[slot].state != EV_ASSUMED_BAD ||
             profile->sets[ev_plane(profile->evs[slot])].is_out)
             continue;
         *ev = profile->evs[slot];
@@ -278,7 +283,7 @@ uint32_t ev_profile_good(const struct ev_profile *profile) {
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < profile->total; i++)
-        count += is_in_use(profile->states[i]);
+        count += is_in_use(profile->standings[i].state);
     return count;
 }
 
@@ -286,7 +291,7 @@ uint32_t ev_profile_bad(const struct ev_profile *profile) {
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < profile->total; i++)
-        count += profile->states[i] == EV_ASSUMED_BAD &&
+        count += profile->standings[i].state == EV_ASSUMED_BAD &&
                  !profile->sets[ev_plane(profile->evs[i])].is_out;
     return count;
 }
@@ -296,6 +301,6 @@ bool ev_profile_get(const struct ev_profile *profile, uint32_t index, uint32_t *
     if (index >= profile->total)
         return false;
     *ev = profile->evs[index];
-    *state = (enum ev_state)profile->states[index];
+    *state = (enum ev_state)profile->standings[index].state;
     return true;
 }

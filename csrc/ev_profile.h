@@ -6,7 +6,7 @@
  * EV[15:0], so that IPv4 feedback names one; [choice] EV[15:12] is the plane.
  * Source: MRC 1.0, Paths.
  *
- *   GOOD --congested--> SKIP --rotation ends--> GOOD
+ *   GOOD, SKIP --congested--> SKIP --passed over in that many turns--> GOOD
  *   GOOD, SKIP --lost, and more than min_active are left--> ASSUMED_BAD, a BACKUP takes its place
  *   ASSUMED_BAD --revived--> GOOD or SKIP (BACKUP, if its place is taken)
  *   any --denied--> DENIED, until it is allowed again
@@ -19,7 +19,16 @@
 
 #include "prng.h"
 
-enum { EV_PLANES = 16, EV_ACTIVE_MAX = 256, EV_BACKUP_MAX = 128 };
+enum {
+    EV_PLANES = 16,
+    EV_ACTIVE_MAX = 256,
+    EV_BACKUP_MAX = 128,
+    /* Turns of its rotation in which a congested EV is passed over [choice]. Feedback takes a round
+     * trip: the EV's turn in this rotation is over, and what has to be skipped are later ones. */
+    EV_TURNS_MARKED = 2,
+    EV_TURNS_TRIMMED = 4,
+    EV_TURNS_MAX = 15,
+};
 
 enum ev_state { EV_GOOD, EV_SKIP, EV_ASSUMED_BAD, EV_DENIED, EV_BACKUP };
 
@@ -36,6 +45,11 @@ struct ev_set {
     bool is_out;
 };
 
+struct ev_standing {
+    uint8_t state : 4; /* enum ev_state */
+    uint8_t turns : 4; /* of EV_SKIP: those in which it is still to be passed over */
+};
+
 struct ev_profile {
     struct prng prng;
     uint32_t min_active;
@@ -44,7 +58,7 @@ struct ev_profile {
     uint32_t usable;  /* mask of the planes that have an EV in use */
     struct ev_set sets[EV_PLANES];
     uint32_t evs[EV_ACTIVE_MAX + EV_BACKUP_MAX];
-    uint8_t states[EV_ACTIVE_MAX + EV_BACKUP_MAX]; /* enum ev_state */
+    struct ev_standing standings[EV_ACTIVE_MAX + EV_BACKUP_MAX];
 };
 
 /* What an ev_profile is made of. */
@@ -73,8 +87,8 @@ static inline uint32_t ev_profile_planes(const struct ev_profile *profile) {
 }
 
 /* What feedback said; true when the state changed. An EV that is not ours changes nothing. Only the
- * low 16 bits of `ev` are compared. */
-bool ev_profile_on_congested(struct ev_profile *profile, uint32_t ev);
+ * low 16 bits of `ev` are compared. A congested one is passed over in so many turns more. */
+bool ev_profile_on_congested(struct ev_profile *profile, uint32_t ev, uint32_t turns);
 bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev);
 bool ev_profile_on_revived(struct ev_profile *profile, uint32_t ev, bool is_congested);
 bool ev_profile_deny(struct ev_profile *profile, uint32_t ev, bool is_denied);

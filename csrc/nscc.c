@@ -106,6 +106,18 @@ static int64_t allowed_delay(const struct nscc *nscc) {
     return nscc->target + (QA_TARGETS - 1) * nscc->target / most * halvings;
 }
 
+/* [choice] A sample weighs as much as it acknowledges of the window, so that the average is one of
+ * a round trip, however many SACKs that brings. Where queues mark, a long delay without a mark is
+ * of one that has gone: it counts as a short one. */
+static void average(struct nscc *nscc, const struct nscc_sack *sack, int64_t delay) {
+    int64_t most = (int64_t)nscc->cwnd / DELAY_WEIGHT;
+    int64_t bytes = (int64_t)sack->new_bytes < most ? (int64_t)sack->new_bytes : most;
+
+    if (nscc->has_marks && !sack->marked && delay > nscc->target)
+        delay = nscc->base_rtt / 4;
+    nscc->delay += (delay - nscc->delay) * bytes / (int64_t)nscc->cwnd;
+}
+
 /* The delay of this sample; base_rtt falls to the least RTT seen, and target with it. */
 static int64_t take_rtt(struct nscc *nscc, const struct nscc_sack *sack) {
     int64_t delay;
@@ -115,7 +127,7 @@ static int64_t take_rtt(struct nscc *nscc, const struct nscc_sack *sack) {
     if (sack->rtt < 0)
         return nscc->delay;
     delay = sack->rtt > nscc->base_rtt ? sack->rtt - nscc->base_rtt : 0;
-    nscc->delay += (delay - nscc->delay) / DELAY_WEIGHT;
+    average(nscc, sack, delay);
     return delay;
 }
 
@@ -138,6 +150,8 @@ static void start_period(struct nscc *nscc, int64_t now) {
     nscc->was_lost = false;
     nscc->was_limited = false;
 }
+
+void nscc_on_begin(struct nscc *nscc, int64_t now) { start_period(nscc, now); }
 
 /* Rule 3. True when the window was set to what got through. */
 static bool quick_adapt(struct nscc *nscc, int64_t now, bool is_late, uint64_t inflight) {
@@ -181,35 +195,31 @@ static void decrease(struct nscc *nscc, int64_t now, int64_t bound, int64_t paus
 }
 
 /* Rule 4 at or above the bound. [choice] In a network that has never marked, delay alone has to
- * say that there is congestion. */
+ * say that there is congestion. Where the network trims, it is marks inside that speak: a delay
+ * without one is of the port to the host, which does not mark, and growth would fill it. */
 static void on_delay(struct nscc *nscc, int64_t bound, const struct nscc_sack *sack) {
     if (sack->marked)
         decrease(nscc, sack->now, bound, nscc->base_rtt);
-    else if (nscc->has_marks)
+    else if (nscc->has_marks && !nscc->config.trimming)
         nscc->increase += FAIR * (uint64_t)nscc->config.mtu * nscc->gain / ONE * sack->new_bytes;
-    else
+    else if (!nscc->config.trimming)
         decrease(nscc, sack->now, bound, nscc->base_rtt + nscc->delay);
 }
 
-/* Rule 4, unmarked and below the bound. Gains are capped so that the window at most doubles in a
- * round trip, which the scales of long software delays would exceed [choice]. */
+/* Rule 4, unmarked and below the bound. Fast increase only where it is the faster one: a quarter of
+ * a window of one packet is nothing [choice]. Gains are capped so that the window at most doubles
+ * in a round trip, which the scales of long software delays would exceed [choice]. */
 static void grow(struct nscc *nscc, int64_t delay, int64_t bound, uint64_t new_bytes) {
     uint64_t scale_b = (uint64_t)nscc->target / REFERENCE_DELAY;
     uint64_t share = (uint64_t)((bound - delay) * ONE / bound);
+    uint64_t fast = nscc->cwnd * nscc->gain / FAST_DIVISOR;
     uint64_t step;
 
-    if (delay < nscc->target / NEAR_ZERO || delay == 0) {
-        nscc->fast += new_bytes;
-        if (nscc->fast > nscc->cwnd) {
-            step = new_bytes * nscc->gain / (ONE * FAST_DIVISOR);
-            nscc->cwnd += step < new_bytes ? step : new_bytes;
-            return;
-        }
-    } else {
-        nscc->fast = 0;
-    }
+    nscc->fast = delay < nscc->target / NEAR_ZERO || delay == 0 ? nscc->fast + new_bytes : 0;
     scale_b = scale_b < 1 ? 1 : scale_b > SCALE_B_MAX ? SCALE_B_MAX : scale_b;
     step = ALPHA * scale_b * nscc->config.mtu * nscc->gain / ONE * share;
+    if (nscc->fast > nscc->cwnd && fast > step)
+        step = fast;
     if (step > nscc->cwnd * ONE)
         step = nscc->cwnd * ONE;
     nscc->increase += step / ONE * new_bytes;
@@ -277,7 +287,7 @@ void nscc_on_sack(struct nscc *nscc, const struct nscc_sack *sack) {
     if (quick_adapt(nscc, sack->now, is_late, sack->inflight) || !is_fresh(nscc, sack))
         return;
     nscc->has_marks = nscc->has_marks || sack->marked;
-    bound = nscc->has_marks ? nscc->target : allowed_delay(nscc);
+    bound = nscc->has_marks || nscc->config.trimming ? nscc->target : allowed_delay(nscc);
     if (delay >= bound)
         on_delay(nscc, bound, sack);
     else if (!sack->marked && sack->limited)
@@ -291,11 +301,18 @@ static void shrink(struct nscc *nscc, uint32_t size) {
     cap(nscc);
 }
 
-void nscc_on_trim(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflight) {
+void nscc_on_trim(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflight,
+                  bool is_last_hop) {
     nscc->delay += (nscc->base_rtt - nscc->delay) / DELAY_WEIGHT;
     nscc->was_trimmed = true;
-    if (!quick_adapt(nscc, now, false, inflight))
-        shrink(nscc, size);
+    nscc->ignored += size;
+    if (nscc->ignored < nscc->to_ignore || quick_adapt(nscc, now, false, inflight))
+        return;
+    /* [choice] Of a window that is not full only what is in flight counts (RFC 5681, FlightSize):
+     * else all of a short burst would be sent again at once. Inside the network other ways help. */
+    if (is_last_hop && nscc->cwnd > inflight + size)
+        nscc->cwnd = inflight + size;
+    shrink(nscc, size);
 }
 
 void nscc_on_loss(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflight) {

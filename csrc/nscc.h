@@ -54,6 +54,9 @@ void nscc_init(struct nscc *nscc, const struct nscc_config *config, int64_t now,
  * only capped. */
 void nscc_set_way(struct nscc *nscc, uint64_t rate_bps, int64_t base_rtt);
 
+/* A packet is sent after nothing was in flight: what was achieved before tells nothing of now. */
+void nscc_on_begin(struct nscc *nscc, int64_t now);
+
 struct nscc_sack {
     int64_t now;
     uint64_t new_bytes; /* newly received, nominal sizes; may be 0 */
@@ -68,8 +71,9 @@ struct nscc_sack {
 
 void nscc_on_sack(struct nscc *nscc, const struct nscc_sack *sack);
 
-/* A NACK TRIMMED or TRIMMED_LASTHOP for a packet of nominal `size`. */
-void nscc_on_trim(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflight);
+/* A NACK TRIMMED, or TRIMMED_LASTHOP, for a packet of nominal `size`. inflight: without it. */
+void nscc_on_trim(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflight,
+                  bool is_last_hop);
 
 /* An attempt of nominal `size` was judged lost. */
 void nscc_on_loss(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflight);

@@ -365,6 +365,10 @@ uint32_t peer_burst(const struct peer *peer, uint32_t plane, uint32_t packet_siz
 void peer_on_sent(struct peer *peer, int64_t now, const struct peer_sent *sent) {
     struct peer_plane *to = &peer->plane[sent->plane];
 
+    if (to->inflight == 0)
+        nscc_on_begin(&to->nscc, now);
+    if (to->inflight == 0 && peer_inflight(peer) == 0)
+        nscc_on_begin(&peer->nscc, now);
     to->inflight += sent->nominal;
     to->dealt += sent->nominal;
     to->stats.packets_sent += sent->packets;
@@ -489,16 +493,17 @@ void peer_on_lost(struct peer *peer, int64_t now, uint32_t plane, uint64_t nomin
         nscc_on_loss(&from->nscc, now, (uint32_t)nominal, from->inflight);
 }
 
-void peer_on_trimmed(struct peer *peer, int64_t now, uint32_t plane, uint32_t nominal) {
+void peer_on_trimmed(struct peer *peer, int64_t now, uint32_t plane, uint32_t nominal,
+                     bool is_last_hop) {
     struct peer_plane *from = &peer->plane[plane];
 
     leave(from, nominal);
     from->stats.trims++;
     path_on_acked(&from->path, now); /* the path answers; it is only full */
     if (is_equal(peer) && peer->has_nscc)
-        nscc_on_trim(&peer->nscc, now, nominal, peer_inflight(peer));
+        nscc_on_trim(&peer->nscc, now, nominal, peer_inflight(peer), is_last_hop);
     else if (is_up(peer, plane))
-        nscc_on_trim(&from->nscc, now, nominal, from->inflight);
+        nscc_on_trim(&from->nscc, now, nominal, from->inflight, is_last_hop);
 }
 
 void peer_on_spurious(struct peer *peer, int64_t now) {

@@ -160,7 +160,8 @@ void peer_on_lost(struct peer *peer, int64_t now, uint32_t plane, uint64_t nomin
 void peer_on_left(struct peer *peer, uint32_t plane, uint64_t nominal);
 void peer_on_refused(struct peer *peer, int64_t now, uint32_t plane, uint64_t nominal);
 
-void peer_on_trimmed(struct peer *peer, int64_t now, uint32_t plane, uint32_t nominal);
+void peer_on_trimmed(struct peer *peer, int64_t now, uint32_t plane, uint32_t nominal,
+                     bool is_last_hop);
 
 /* A retransmission turned out to have been needless. */
 void peer_on_spurious(struct peer *peer, int64_t now);

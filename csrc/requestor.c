@@ -383,7 +383,7 @@ bool requestor_on_sack(struct requestor *requestor, int64_t now, const struct pa
     if (sack->mpr != 0 && requestor->is_window_dynamic)
         requestor->window_packets = (sack->mpr < MPR_MAX ? sack->mpr : MPR_MAX) * WINDOW_UNIT;
     if (sack->m == WIRE_MARK_SKIP_ONCE)
-        ev_profile_on_congested(&requestor->evs, sack->entropy);
+        ev_profile_on_congested(&requestor->evs, sack->entropy, EV_TURNS_MARKED);
     else if (sack->m == WIRE_MARK_ALWAYS_SKIP)
         path_failed(requestor, now, sack->entropy);
     judge(requestor, now, sack, &evidence);
@@ -468,7 +468,7 @@ bool requestor_on_nack(struct requestor *requestor, int64_t now, const struct pa
         return true;
     }
     if (nack->reason == WIRE_NACK_TRIMMED)
-        ev_profile_on_congested(&requestor->evs, nack->entropy);
+        ev_profile_on_congested(&requestor->evs, nack->entropy, EV_TURNS_TRIMMED);
     if (!loss_is_outstanding(&requestor->loss, nack->nack_psn))
         return is_trim;
     record = loss_record(&requestor->loss, nack->nack_psn);
@@ -478,7 +478,8 @@ bool requestor_on_nack(struct requestor *requestor, int64_t now, const struct pa
         on_refused(requestor, now, nack->nack_psn, record);
         return true;
     }
-    peer_on_trimmed(requestor->peer, now, ev_plane(record->ev), record->nominal);
+    peer_on_trimmed(requestor->peer, now, ev_plane(record->ev), record->nominal,
+                    nack->reason == WIRE_NACK_TRIMMED_LASTHOP);
     loss_on_lost(&requestor->loss, nack->nack_psn);
     requestor_on_progress(requestor, now);
     return true;

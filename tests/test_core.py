@@ -242,7 +242,7 @@ def test_a_marked_packet_is_acknowledged_at_once_and_its_ev_skipped() -> None:
     assert (marked.ev, marked.plane, EV_SKIP) in connection.evs(0)
     net.run()
     assert connection.plane(0, marked.plane).ce_marks == 1
-    for _ in range(300):
+    for _ in range(3 * 128):  # it has two turns to miss
         connection.write(0, 10)
     net.run()
     assert (marked.ev, marked.plane, EV_GOOD) in connection.evs(0)

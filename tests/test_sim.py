@@ -388,17 +388,3 @@ def test_everything_is_given_back_when_all_is_quiet() -> None:
     done.run_on(done.now / PS + 1e-3)
     assert done.totals().packets <= 2  # a probe of the next refresh at most
     assert (done.ports()["waiting"] == 0).all()
-
-
-# Shapes
-
-
-def test_spraying_shortens_the_tail_of_a_permutation_at_least_threefold() -> None:
-    """128 hosts of a fat tree at 100 Gb/s, 2 MB each (figures to beat: 3.6-4.5 times)."""
-    tree = sim.three_tier(pods=8, t0=4, hosts=4, t1=4, cores=16)
-    flows = sim.permutation(128, size=2 << 20, seed=1)
-    alone = run(tree, flows[:1]).completion_times().max()
-    sprayed = run(tree, flows).completion_times().max()
-    pinned = run(tree, flows, ev_count=1, ev_backup=0, ev_min_active=1).completion_times().max()
-    assert pinned >= 3 * sprayed
-    assert sprayed <= 1.3 * alone
