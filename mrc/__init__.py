@@ -41,6 +41,7 @@ from mrc.errors import (
 from mrc.events import (
     ConnectionStats,
     Event,
+    EVInfo,
     PathBad,
     PathGood,
     PathStats,
@@ -69,6 +70,7 @@ __all__ = [
     "ConnectionClosedOK",
     "ConnectionLost",
     "ConnectionStats",
+    "EVInfo",
     "Endpoint",
     "Event",
     "HandshakeError",

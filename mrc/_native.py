@@ -475,6 +475,22 @@ class Engine:
         self._check(lib.mrc_engine_qp_stats(self.raw, qp, out), "queue pair")
         return _as_dict(out[0])
 
+    def evs(self, qp: int) -> list[dict[str, int]]:
+        """`mrc_ev_info` of every EV of a queue pair."""
+        count = self._check(lib.mrc_engine_qp_evs(self.raw, qp, ffi.NULL, 0), "queue pair")
+        out = ffi.new("mrc_ev_info[]", count)
+        self._check(lib.mrc_engine_qp_evs(self.raw, qp, out, count), "queue pair")
+        return [_as_dict(each) for each in out]
+
+    def deny_ev(self, qp: int, ev: int, *, denied: bool) -> None:
+        """Takes an EV out for data, or gives it back.
+
+        Nothing is done if it is so already, or the queue pair has just ended.
+        """
+        status = lib.mrc_engine_qp_deny(self.raw, qp, ev, denied)
+        if status not in {lib.MRC_ERROR_STATE, lib.MRC_ERROR_NOT_FOUND}:
+            self._check(status, "entropy value")
+
     # Work.
 
     def submit_write(

@@ -23,7 +23,7 @@ from mrc.errors import (
     ConnectionLost,
     MessageTooLarge,
 )
-from mrc.events import ConnectionStats, Event, PathStats
+from mrc.events import ConnectionStats, Event, EVInfo, PathStats
 from mrc.handshake import Kind
 from mrc.link import Link, PairedPlane
 from mrc.memory import RemoteRegion, check_immediate, describe, flat, writable
@@ -524,6 +524,35 @@ class Connection:
             ConfigError: There is no such plane.
         """
         self._endpoint.enable_plane(name)
+
+    def deny(self, what: int | str) -> None:
+        """As `Endpoint.deny`, on this connection alone.
+
+        Raises:
+            ConfigError: There is no such thing.
+            ConnectionClosed: The connection is over.
+        """
+        self._link.check_alive()
+        self._link.deny(what, denied=True)
+
+    def allow(self, what: int | str) -> None:
+        """Takes a `deny` of the same, on this connection, back.
+
+        Raises:
+            ConfigError: There is no such thing.
+            ConnectionClosed: The connection is over.
+        """
+        self._link.check_alive()
+        self._link.deny(what, denied=False)
+
+    def evs(self) -> tuple[EVInfo, ...]:
+        """Every path that data may take, or may not, as it is now.
+
+        Raises:
+            ConnectionClosed: The connection is over.
+        """
+        self._link.check_alive()
+        return self._link.evs()
 
     # The end.
 

@@ -201,6 +201,28 @@ class Endpoint:
         """
         self._hub.engine.enable_plane(self._number(name), enabled=True)
 
+    def deny(self, what: int | str) -> None:
+        """Keeps data off some paths, on every connection of now and later (MRC 1.0: DENIED).
+
+        Acknowledgements and probes go on to use them. Data that is left no path waits.
+
+        Args:
+            what: An entropy value, for the path that it names; or of the topology a switch
+                ("t1a") or a link ("t0a-t1a"), in all planes or in one ("t1a@1").
+
+        Raises:
+            ConfigError: There is no such thing.
+        """
+        self._hub.deny(what, denied=True)
+
+    def allow(self, what: int | str) -> None:
+        """Takes a `deny` of the same back; of what is not denied, nothing.
+
+        Raises:
+            ConfigError: There is no such thing.
+        """
+        self._hub.deny(what, denied=False)
+
     def _number(self, name: str) -> int:
         planes = self._hub.local_planes
         for plane in planes:

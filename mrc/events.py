@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "ConnectionStats",
+    "EVInfo",
     "Event",
     "PathBad",
     "PathGood",
@@ -54,9 +55,11 @@ class PathBad(Event):
 
     Attributes:
         ev: Its entropy value.
+        hops: Names of its nodes, both hosts included; None: no topology says.
     """
 
     ev: int
+    hops: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +68,29 @@ class PathGood(Event):
 
     Attributes:
         ev: Its entropy value.
+        hops: Names of its nodes, both hosts included; None: no topology says.
     """
 
     ev: int
+    hops: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EVInfo:
+    """One entropy value of a connection, as it is now.
+
+    Attributes:
+        ev: 32 bits.
+        plane: Name of our interface.
+        hops: Names of its nodes, both hosts included; None: no topology says.
+        state: `good`; `skip`: congested, passed over once; `assumed bad`: it lost, and is probed;
+            `denied`: by the operator; `backup`: waits to take another's place (MRC 1.0, Paths).
+    """
+
+    ev: int
+    plane: str
+    hops: tuple[str, ...] | None
+    state: str
 
 
 @dataclass(frozen=True, kw_only=True)

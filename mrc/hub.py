@@ -15,13 +15,14 @@ import os
 import secrets
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mrc import _native
 from mrc._native import Engine, EngineEvent, PeerPlane
 from mrc.config import Config
+from mrc.denial import Denial, denial
 from mrc.errors import (
     AfterForkError,
     ConcurrencyError,
@@ -31,6 +32,7 @@ from mrc.errors import (
 )
 from mrc.planes import Address, LocalPlane, RemotePlane, discover
 from mrc.steering import Steering
+from mrc.topology import Path
 
 if TYPE_CHECKING:
     from mrc.link import Link
@@ -77,6 +79,7 @@ class Hub:
         backlogged: Links that have more to submit than the ring had room for.
         listeners: Who is to be closed with it.
         probes: Who gets the end of each EV probe, by its tag.
+        denied: What carries no data of any link.
         closes_when_unused: Nobody but the links holds it: it ends with the last of them.
     """
 
@@ -87,6 +90,7 @@ class Hub:
         self.links: dict[int, Link] = {}
         self.backlogged: set[Link] = set()
         self.listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
+        self.denied: frozenset[Denial] = frozenset()
         self.closes_when_unused = False
         self._specs = planes
         self._engine: Engine | None = None
@@ -195,6 +199,31 @@ class Hub:
     def steering(self) -> Steering | None:
         """Our ways through the topology; None: packets go out plain."""
         return self._steering
+
+    def path_of(self, addresses: Iterable[Address], ev: int) -> Path | None:
+        """The path to the peer that has these addresses, by its EV; None: no topology says."""
+        return None if self._steering is None else self._steering.path(addresses, ev)
+
+    # The operator's DENIED.
+
+    def denial(self, what: int | str) -> Denial:
+        """Reads what an operator names.
+
+        Raises:
+            ConfigError: It is neither an entropy value nor a link or switch of the topology.
+        """
+        return denial(what, None if self._steering is None else self._steering.topology)
+
+    def deny(self, what: int | str, *, denied: bool) -> None:
+        """Denies it to every link, also of later ones, or gives it back.
+
+        Raises:
+            ConfigError: As `denial`.
+        """
+        meant = self.denial(what)
+        self.denied = self.denied | {meant} if denied else self.denied - {meant}
+        for link in list(self.links.values()):
+            link.enforce()
 
     # What links, set-ups and probers ask for.
 

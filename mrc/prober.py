@@ -151,14 +151,7 @@ class Prober(_Guest):
 
     def path(self, ev: int) -> Path | None:
         """The path that an EV names; None: no topology says, or it has no such path."""
-        steering = self._hub.steering
-        if steering is None:
-            return None
-        peer = steering.name_of(plane.local.address for plane in self.planes)
-        try:
-            return steering.topology.path(steering.here, peer, ev)
-        except ConfigError:
-            return None
+        return self._hub.path_of([plane.local.address for plane in self.planes], ev)
 
     async def ask(self, ev: int, *, patience: float = 1.0, size: int = 0) -> float | None:
         """Probes the path that an EV names, in the plane EV[15:12].

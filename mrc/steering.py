@@ -9,7 +9,7 @@ from typing import Final
 from mrc.config import Config
 from mrc.errors import ConfigError, HandshakeError
 from mrc.planes import Address, LocalPlane
-from mrc.topology import Template, Topology
+from mrc.topology import Path, Template, Topology
 from mrc.topology_file import load
 
 __all__ = ["Steering", "overhead"]
@@ -97,6 +97,13 @@ class Steering:
         if host is None:
             raise HandshakeError("the peer's addresses are not those of a host of the topology")
         return host.name
+
+    def path(self, addresses: Iterable[Address], ev: int) -> Path | None:
+        """The path to the peer that has these addresses, by its EV; None: it names none."""
+        try:
+            return self._topology.path(self._name, self.name_of(addresses), ev)
+        except (ConfigError, HandshakeError):
+            return None
 
     def template(self, addresses: Iterable[Address]) -> Template:
         """All paths to the peer that has these addresses.

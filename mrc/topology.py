@@ -308,10 +308,11 @@ class Topology:
 
     def host_of(self, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> Host | None:
         """The host that has this address in one of its planes; None: no host has."""
-        for host in self.hosts:
-            if any(address == self.address(host.name, plane) for plane in range(self.planes)):
-                return host
-        return None
+        shift = 128 - self.addresses.prefixlen - 16
+        offset = int(address) - int(self.addresses.network_address)
+        plane, number = offset >> shift, offset & (1 << shift) - 1
+        is_ours = address.version == 6 and 0 <= plane < self.planes
+        return self.hosts[number - 1] if is_ours and 1 <= number <= len(self.hosts) else None
 
     def _check_plane(self, plane: int) -> None:
         if not 0 <= plane < self.planes:

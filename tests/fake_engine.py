@@ -36,6 +36,10 @@ class FakeQp:
     remote: tuple[FakeEngine, int] | None = None
     broken: bool = False
     counts: dict[str, int] = field(default_factory=dict)
+    evs: dict[int, int] = field(
+        default_factory=lambda: dict.fromkeys((0x70000, 0x50001, 0x1000, 0x11001), 0)
+    )
+    """The state of each EV: two of either plane."""
 
 
 class FakeEngine:
@@ -123,6 +127,19 @@ class FakeEngine:
     def qp_stats(self, qp: int) -> dict[str, int]:
         names = [name for name, _ in _native.ffi.typeof("mrc_qp_stats").fields]
         return {**dict.fromkeys(names, 0), **self.qps[qp].counts}
+
+    def evs(self, qp: int) -> list[dict[str, int]]:
+        listed = self.qps[qp].evs.items()
+        return [{"ev": ev, "plane": ev >> 12 & 15, "state": state} for ev, state in listed]
+
+    def deny_ev(self, qp: int, ev: int, *, denied: bool) -> None:
+        self.qps[qp].evs[ev] = 3 if denied else 0
+
+    def ev_event(self, qp: int, ev: int, *, state: int) -> None:
+        numbers = dict.fromkeys(("status", "reason", "peer", "tag", "rtt"), 0)
+        plane = ev >> 12 & 15
+        event = EngineEvent(type=5, qp=qp, plane=plane, ev=ev, state=state, time=10**9, **numbers)
+        self.tell("event", event)
 
     def counters(self) -> dict[str, int]:
         return {"packets_sent": 0}

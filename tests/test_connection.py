@@ -657,42 +657,6 @@ def _refuse_version(setup: Any) -> None:
     raise _Refused("version", "no protocol version in common: 0b10 and 0b1")
 
 
-def test_events_tell_of_planes(run: Run) -> None:
-    async def main() -> None:
-        async with joined() as (one, _):
-            one.disable_plane("p1")
-            one.enable_plane("p1")
-            events = one.events()
-            assert await within(anext(events)) == mrc.PlaneLost(
-                time=1.0, plane="p1", reason="disabled"
-            )
-            assert await within(anext(events)) == mrc.PlaneRecovered(time=1.0, plane="p1")
-            with pytest.raises(ValueError, match="no plane p9"):
-                one.disable_plane("p9")
-            one.abort()
-            with pytest.raises(StopAsyncIteration):
-                await within(anext(events))
-
-    run(main())
-
-
-def test_an_outage_is_told_once_whatever_reasons_it_has(run: Run) -> None:
-    """The peer says that its port is down, and then our own loses the carrier."""
-
-    async def main() -> None:
-        async with joined() as (one, _):
-            events = one.events()
-            for _ in range(2):
-                for state, reason in ((3, 2), (3, 1), (2, 0)):
-                    engine(one).plane_event(0, 1, state=state, reason=reason)
-                for kind in (mrc.PlaneLost, mrc.PlaneRecovered):
-                    event = await within(anext(events))
-                    assert isinstance(event, kind)
-                    assert getattr(event, "reason", "peer") == "peer"
-
-    run(main())
-
-
 def test_a_full_ring_only_delays(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeEngine, "ring", 3)
 

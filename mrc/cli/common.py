@@ -39,6 +39,7 @@ from mrc.errors import (
 from mrc.topology_file import load
 
 if TYPE_CHECKING:
+    from mrc.connection import Connection
     from mrc.listener import Listener
 
 __all__ = [
@@ -47,9 +48,11 @@ __all__ = [
     "Parser",
     "Result",
     "add_common_arguments",
+    "add_deny_argument",
     "add_listen_argument",
     "close_timeout",
     "config_from",
+    "connecting",
     "describe",
     "exit_code",
     "inform",
@@ -310,13 +313,33 @@ def add_common_arguments(parser: argparse.ArgumentParser, *, topology: str | Non
         "-v",
         "--verbose",
         action="store_true",
-        help="say of every interface why it is a plane or not",
+        help="say of every interface why it is a plane or not, and what befalls the paths",
     )
     parser.add_argument(
         "-q", "--quiet", action="store_true", help="say nothing but what goes wrong"
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be done with which planes, and leave"
+    )
+
+
+def _denials(text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    if not names:
+        raise argparse.ArgumentTypeError("names no path, switch or link")
+    return names
+
+
+def add_deny_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds what a command that carries data has."""
+    parser.add_argument(
+        "--deny",
+        type=_denials,
+        action="extend",
+        default=[],
+        metavar="EV|SWITCH|LINK[@PLANE],...",
+        help="send no data by these: the path of an entropy value, or of the topology a switch or "
+        "a link, as t1a, t0a-t1a@1",
     )
 
 
@@ -395,6 +418,8 @@ async def listening(arguments: argparse.Namespace) -> AsyncIterator[Listener]:
     """
     host, port = arguments.listen
     async with mrc.Endpoint(planes_from(arguments), config_from(arguments)) as endpoint:
+        for each in arguments.deny:
+            endpoint.deny(each)
         listener = endpoint.listen(host, port)
         try:
             await listener.start()
@@ -404,6 +429,31 @@ async def listening(arguments: argparse.Namespace) -> AsyncIterator[Listener]:
             raise CommandError(exit_code(error), text) from None
         async with listener:
             yield listener
+
+
+@contextlib.asynccontextmanager
+async def connecting(
+    arguments: argparse.Namespace, *, patience: float = 10.0
+) -> AsyncIterator[Connection]:
+    """A connection to `arguments.target`, as the arguments say.
+
+    Args:
+        arguments: Of the command.
+        patience: Longest wait, seconds.
+
+    Raises:
+        ConfigError: What is denied is not there.
+        MRCError, OSError: As `mrc.connect`.
+    """
+    async with mrc.connect(
+        targets_from(arguments, arguments.target),
+        planes=planes_from(arguments),
+        config=config_from(arguments),
+        timeout=patience,
+    ) as connection:
+        for each in arguments.deny:
+            connection.deny(each)
+        yield connection
 
 
 def close_timeout(*, failed: bool) -> float:

@@ -28,7 +28,6 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import mrc
 from mrc.cli.choice import explain_planes
 from mrc.cli.common import (
     CommandError,
@@ -36,13 +35,13 @@ from mrc.cli.common import (
     Parser,
     Result,
     add_common_arguments,
+    add_deny_argument,
     add_listen_argument,
     close_timeout,
-    config_from,
+    connecting,
     describe,
     inform,
     listening,
-    planes_from,
     positive_seconds,
     printable,
     ratio,
@@ -51,12 +50,11 @@ from mrc.cli.common import (
     say,
     size_in_bytes,
     target,
-    targets_from,
     write_out,
 )
 from mrc.cli.intervals import Intervals, quantiles
 from mrc.cli.progress import quantity, table
-from mrc.cli.traffic import PlaneTraffic, Traffic, planes_json
+from mrc.cli.traffic import PlaneTraffic, Traffic, planes_json, teller
 from mrc.cli.transfer import CONTROL, check_protocol
 from mrc.control import DEFAULT_PORT
 from mrc.errors import ConnectionClosed, ConnectionLost, ProtocolError
@@ -501,18 +499,14 @@ def _nothing_yet(plan: Plan) -> Result:
 
 
 async def _measure(arguments: argparse.Namespace, plan: Plan, result: Result) -> None:
-    async with mrc.connect(
-        targets_from(arguments, arguments.target),
-        planes=planes_from(arguments),
-        config=config_from(arguments),
-    ) as connection:
+    async with connecting(arguments) as connection:
         names = ", ".join(path.name for path in connection.paths())
         inform(arguments, f"planes: {names}")
         hello = {"protocol": _PROTOCOL, "version": _VERSION, **asdict(plan)}
         await _say(connection, "hello", **hello)
         await _expect(connection, "ready")
         run_it = _latency if plan.latency else _throughput
-        traffic = Traffic(connection)
+        traffic = Traffic(connection, teller(arguments))
         cpu = time.process_time()
         try:
             async with traffic:
@@ -680,6 +674,7 @@ def parser() -> Parser:
     made.add_argument("--bidirectional", action="store_true", help="both sides send")
     made.add_argument("--latency", action="store_true", help="round trips of single messages")
     add_listen_argument(made)
+    add_deny_argument(made)
     add_common_arguments(made)
     return made
 

@@ -20,6 +20,7 @@ from mrc.cli.common import (
     Parser,
     Result,
     add_common_arguments,
+    add_deny_argument,
     add_listen_argument,
     describe,
     exit_code,
@@ -32,7 +33,7 @@ from mrc.cli.common import (
 )
 from mrc.cli.progress import Counter, Progress, result_line, summary
 from mrc.cli.store import DirectoryStore, DiscardStore, Store, StreamStore, Target
-from mrc.cli.traffic import Traffic, planes_json
+from mrc.cli.traffic import Tell, Traffic, planes_json, teller
 from mrc.cli.transfer import (
     NAMES_KEPT,
     Channel,
@@ -188,14 +189,27 @@ def _local(entry: Entry, error: OSError) -> BaseException:
 
 
 async def receive(
-    connection: Connection, store: Store, result: Result, *, quiet: bool = False
+    connection: Connection,
+    store: Store,
+    result: Result,
+    *,
+    quiet: bool = False,
+    tell: Tell | None = None,
 ) -> None:
-    """Serves one connection; adds to the result what it was, also when it fails."""
+    """Serves one connection; adds to the result what it was, also when it fails.
+
+    Args:
+        connection: From mrc-send.
+        store: Where to.
+        result: For `--json`.
+        quiet: Show no progress.
+        tell: Takes a line of each event of the paths; None: they are not said.
+    """
     counter = Counter()
     channel = Channel(connection)
     receiver = Receiver(channel, store, counter)
     started = time.monotonic()
-    traffic = Traffic(connection)
+    traffic = Traffic(connection, tell)
     progress = Progress(counter, lambda: traffic.planes, quiet=quiet)
     try:
         async with traffic, progress:
@@ -285,7 +299,13 @@ async def _serve(arguments: argparse.Namespace, result: Result) -> None:
         async for connection in listener:
             async with connection:
                 try:
-                    await receive(connection, store, result, quiet=arguments.quiet)
+                    await receive(
+                        connection,
+                        store,
+                        result,
+                        quiet=arguments.quiet,
+                        tell=teller(arguments),
+                    )
                 except Exception as error:
                     if arguments.once:
                         raise
@@ -331,6 +351,7 @@ def parser() -> Parser:
     add_listen_argument(made)
     made.add_argument("--resume", action="store_true", help="complete what an earlier run began")
     made.add_argument("--overwrite", action="store_true", help="replace files that exist")
+    add_deny_argument(made)
     add_common_arguments(made)
     return made
 

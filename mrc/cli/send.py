@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-import mrc
 from mrc.cli.choice import explain_planes
 from mrc.cli.common import (
     CommandError,
@@ -20,19 +19,18 @@ from mrc.cli.common import (
     Parser,
     Result,
     add_common_arguments,
-    config_from,
+    add_deny_argument,
+    connecting,
     inform,
-    planes_from,
     positive_seconds,
     printable,
     run,
     say,
     target,
-    targets_from,
 )
 from mrc.cli.progress import Counter, Progress, file_count, quantity, result_line, summary
 from mrc.cli.source import Found, Item, Reader, collect
-from mrc.cli.traffic import Traffic, planes_json
+from mrc.cli.traffic import Tell, Traffic, planes_json, teller
 from mrc.cli.transfer import BLOCK, Channel, Done, End, FileList, Go, Hello, Start, Stored
 from mrc.cli.worker import Hasher, Worker
 
@@ -180,9 +178,21 @@ class Sender:
 
 
 async def send(
-    connection: Connection, found: Found, result: Result, *, quiet: bool = False
+    connection: Connection,
+    found: Found,
+    result: Result,
+    *,
+    quiet: bool = False,
+    tell: Tell | None = None,
 ) -> None:
     """Sends everything over a connection; fills the result, also when it fails.
+
+    Args:
+        connection: To mrc-recv.
+        found: What to send.
+        result: For `--json`.
+        quiet: Show no progress.
+        tell: Takes a line of each event of the paths; None: they are not said.
 
     Raises:
         CommandError, OSError, ConnectionClosed: As `Sender.run`.
@@ -190,7 +200,7 @@ async def send(
     counter = Counter(_total(found))
     channel = Channel(connection)
     sender = Sender(channel, counter, found)
-    traffic = Traffic(connection)
+    traffic = Traffic(connection, tell)
     progress = Progress(counter, lambda: traffic.planes, quiet=quiet)
     patience = asyncio.get_running_loop().call_later(_PATIENCE, _say_that_it_waits, sender, quiet)
     try:
@@ -272,15 +282,10 @@ async def _send(arguments: argparse.Namespace, result: Result) -> None:
     if arguments.dry_run:
         _describe(found, arguments, result)
         return
-    async with mrc.connect(
-        targets_from(arguments, arguments.target),
-        planes=planes_from(arguments),
-        config=config_from(arguments),
-        timeout=arguments.timeout,
-    ) as connection:
+    async with connecting(arguments, patience=arguments.timeout) as connection:
         paths = (f"{path.name} to {path.peer_address}" for path in connection.paths())
         inform(arguments, f"planes: {', '.join(paths)}")
-        await send(connection, found, result, quiet=arguments.quiet)
+        await send(connection, found, result, quiet=arguments.quiet, tell=teller(arguments))
     inform(arguments, f"sent {result_line(result)}")
     _complain(found)
 
@@ -308,6 +313,7 @@ def parser() -> Parser:
         metavar="SECONDS",
         help="longest wait for the connection (default 10)",
     )
+    add_deny_argument(made)
     add_common_arguments(made)
     return made
 

@@ -3,23 +3,28 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from mrc.cli.common import ratio
+from mrc.cli.common import ratio, say
 from mrc.errors import ConnectionClosed
+from mrc.events import Event, PathBad, PathGood, PathStats, PlaneLost
 
 if TYPE_CHECKING:
     from mrc.connection import Connection
-    from mrc.events import Event, PathStats
 
-__all__ = ["PlaneTraffic", "Traffic", "planes_json"]
+__all__ = ["PlaneTraffic", "Tell", "Traffic", "planes_json", "teller"]
+
+Tell = Callable[[str], None]
+"""Takes a line for people."""
 
 _SAMPLE_EVERY: Final = 0.2
 _PLANE_EVENTS_KEPT: Final = 1000
@@ -81,6 +86,22 @@ def _event_json(event: Event, start: float) -> dict[str, Any]:
     return {"event": words, "time_s": round(rest.pop("time") - start, 6), **rest}
 
 
+def _event_text(event: Event) -> str:
+    """For people: which plane or path, and what became of it."""
+    if isinstance(event, PathBad | PathGood):
+        hops = "" if event.hops is None else f" ({' '.join(event.hops)})"
+        what = "is left: it loses" if isinstance(event, PathBad) else "is used again"
+        return f"path {event.plane} {event.ev & 0xFFFF:#06x}{hops} {what}"
+    if isinstance(event, PlaneLost):
+        return f"plane {event.plane} is left: {event.reason}"
+    return f"plane {event.plane} carries data"
+
+
+def teller(arguments: argparse.Namespace) -> Tell | None:
+    """Says events on standard error, with `--verbose`."""
+    return partial(say, arguments.command) if arguments.verbose else None
+
+
 def planes_json(planes: Iterable[PlaneTraffic], *, rtt: bool = False) -> dict[str, Any]:
     """The `planes` object of `--json`.
 
@@ -105,11 +126,14 @@ def planes_json(planes: Iterable[PlaneTraffic], *, rtt: bool = False) -> dict[st
 class Traffic:
     """Watches a connection while entered: `planes` and `events` outlive it.
 
+    The events that it keeps are also told, one line each.
+
     What happened before is not of this transfer: counts and events begin with this object.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, tell: Tell | None = None) -> None:
         self._connection = connection
+        self._tell = tell
         self._base: dict[str, PathStats] = {}
         self._planes: tuple[PlaneTraffic, ...] = ()
         self._tasks: list[asyncio.Task[None]] = []
@@ -166,6 +190,8 @@ class Traffic:
         self._seen[key] += 1
         if self._seen[key] <= (_PATH_EVENTS_KEPT if of_path else _PLANE_EVENTS_KEPT):
             self._events.append(_event_json(event, self._started))
+            if self._tell is not None:
+                self._tell(_event_text(event))
 
     def events_json(self) -> dict[str, Any]:
         """`path_events`: the first 1000 of each plane, and 100 of its paths; how many came more."""
