@@ -168,6 +168,37 @@ static bool is_trusted(const struct path *path, const mrc_config *config, int64_
            now - path->answers_since >= path->spread;
 }
 
+/* The wait before the next probe of a plane that is not in use. */
+static int64_t retry_interval(const struct path *path, const mrc_config *config, bool has_work) {
+    int64_t interval = config->plane_probe;
+    uint32_t doublings = path->unanswered;
+
+    if (!path->was_up && path->answers == 0) {
+        interval = doublings < 8 ? FIRST_PROBES << doublings : config->plane_probe;
+        if (interval > config->plane_probe)
+            interval = config->plane_probe;
+    } else if (path->answers > 0 && config->probes_to_revive > 1) {
+        int64_t step = path->spread / (config->probes_to_revive - 1);
+
+        return step < interval && step > 0 ? step : interval;
+    }
+    if (has_work)
+        return interval;
+    for (; doublings > 0 && interval < config->probe_max; doublings--)
+        interval *= 2;
+    return interval < config->probe_max ? interval : config->probe_max;
+}
+
+/* The first answer of a plane that is not in use has the next ones asked for: after long silence
+ * the next probe may be far away. */
+static void note_first_answer(struct path *path, const mrc_config *config, int64_t now) {
+    int64_t next = now + retry_interval(path, config, true);
+
+    path->answers_since = now;
+    if (next < path->probe_at)
+        path->probe_at = next;
+}
+
 void path_on_answer(struct path *path, const mrc_config *config, int64_t now, enum path_probe kind,
                     int64_t sent, uint32_t ev, uint32_t size, uint32_t needed) {
     if (path->state == MRC_PLANE_ABSENT || path->probe_at == INT64_MAX)
@@ -189,7 +220,7 @@ void path_on_answer(struct path *path, const mrc_config *config, int64_t now, en
     if (path->state == MRC_PLANE_UP)
         return;
     if (path->answers++ == 0)
-        path->answers_since = now;
+        note_first_answer(path, config, now);
     if (!path->was_up && kind == PATH_PROBE_SMALL && path->answers == 1)
         path->probe_at = now; /* the long one is next */
     if (needed != 0 && path->full_size >= needed && is_trusted(path, config, now)) {
@@ -245,27 +276,6 @@ bool path_wants_samples(const struct path *path, const mrc_config *config) {
 }
 
 bool path_can_burst(const struct path *path) { return path->burst_answers >= 2; }
-
-/* The wait before the next probe of a plane that is not in use. */
-static int64_t retry_interval(const struct path *path, const mrc_config *config, bool has_work) {
-    int64_t interval = config->plane_probe;
-    uint32_t doublings = path->unanswered;
-
-    if (!path->was_up && path->answers == 0) {
-        interval = doublings < 8 ? FIRST_PROBES << doublings : config->plane_probe;
-        if (interval > config->plane_probe)
-            interval = config->plane_probe;
-    } else if (path->answers > 0 && config->probes_to_revive > 1) {
-        int64_t step = path->spread / (config->probes_to_revive - 1);
-
-        return step < interval && step > 0 ? step : interval;
-    }
-    if (has_work)
-        return interval;
-    for (; doublings > 0 && interval < config->probe_max; doublings--)
-        interval *= 2;
-    return interval < config->probe_max ? interval : config->probe_max;
-}
 
 /* Short probes come back; full ones, which had the time to, do not. */
 static void note_full_unanswered(struct path *path, int64_t now) {

@@ -480,8 +480,9 @@ def test_an_idle_connection_lives_for_an_hour() -> None:
 
 
 def test_a_path_dead_for_six_hours_is_probed_all_the_time_and_comes_back() -> None:
-    """Case A10: capped back-off, no attempt budget, no memory."""
+    """Case A10: capped back-off, no attempt budget, no memory; an answer asks for the next ones."""
     net, connection = joined([Link()] * 2)
+    held = [net.in_use(host) for host in (0, 1)]
     net.change(0, dead=True)
     stream(net, connection, 50 * MS)
     net.pass_time(6 * 3600 * SECOND)
@@ -490,9 +491,15 @@ def test_a_path_dead_for_six_hours_is_probed_all_the_time_and_comes_back() -> No
     assert len(gaps) > 1000
     assert max(gaps) <= 5 * SECOND
     assert max(gaps[-100:]) >= 4 * SECOND
+    assert [net.in_use(host) for host in (0, 1)] == held
     net.change(0, dead=False)
+    healed = net.now
     net.pass_time(15 * SECOND)
-    assert connection.plane(0, 0).state == PLANE_UP
+    answers = net.trace("delivered", [RESPONSE])
+    first = next(r.time for r in answers if (r.host, r.plane) == (1, 0) and r.time > healed)
+    back = [e.time for e in net.events(ON_PLANE) if (e.host, e.state) == (0, PLANE_UP)]
+    assert len(back) == 1
+    assert back[0] - first < 300 * MS
 
 
 def test_a_path_that_is_out_is_probed_every_50_ms_while_there_is_work() -> None:
