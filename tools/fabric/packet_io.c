@@ -240,7 +240,8 @@ int packet_io_run(struct packet_io *io, int wake_fd) {
         if (wake->revents != 0)
             return 0;
         for (uint32_t i = 0; i < io->socket_count; i++) {
-            if (io->polled[i].revents & POLLIN) {
+            /* An interface that went down says so once, by an error that has to be taken. */
+            if (io->polled[i].revents & (POLLIN | POLLERR)) {
                 receive(io, i);
                 fill_spares(io);
             }

@@ -17,7 +17,6 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import json
-import os
 from types import TracebackType
 
 from mrc.topology import Cable, Topology
@@ -41,8 +40,6 @@ _QUIET = {
     }.items()
 }
 _FORWARDING = {f"net/ipv6/conf/{where}/forwarding": 1 for where in ("all", "default")}
-
-_serial = itertools.count()
 
 
 class _Port:
@@ -68,7 +65,7 @@ class KernelFabric:
 
     def __init__(self, topology: Topology, *, prefix: str = names.PREFIX) -> None:
         self.topology = topology
-        self._prefix = f"{prefix}-{os.getpid()}-{next(_serial)}"
+        self._prefix = names.stem(prefix)
         self._clean_prefix = prefix
         self._netns = dict(self._name_namespaces())
         self._lines: dict[str, list[str]] = {name: [] for name in self._netns.values()}

@@ -7,10 +7,11 @@ became of it, its namespaces are leftovers. A rig that stays is `<prefix>-<label
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +28,27 @@ LABEL = re.compile(r"[a-z][a-z0-9]{0,7}")
 def mac(plane: int, host: int) -> str:
     """The link address of a host's interface in one plane; hosts are numbered from 1."""
     return f"02:00:00:00:{plane:02x}:{host:02x}"
+
+
+_numbers = itertools.count()
+
+
+def stem(prefix: str) -> str:
+    """What the names of this process's next rig begin with."""
+    return f"{prefix}-{os.getpid()}-{next(_numbers)}"
+
+
+def check_labels(labels: Sequence[str]) -> None:
+    """Refuses what hosts cannot be called.
+
+    Raises:
+        ValueError: One is too long or has other characters, or two are the same.
+    """
+    for label in labels:
+        if not LABEL.fullmatch(label) or label == HUB:
+            raise ValueError(f"{label!r} cannot be the name of a host")
+    if len(set(labels)) != len(labels):
+        raise ValueError("hosts have different names")
 
 
 def listed() -> list[str]:

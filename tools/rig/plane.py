@@ -9,25 +9,19 @@ ValueError for a direction, a host or a number that makes no sense.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from tools.rig import names, shell
+from tools.rig import shell
+from tools.rig.cables import Cables, settle
 from tools.rig.host import Host
 from tools.rig.impairment import Impairment, Port, ruleset
-
-HUB_MTU = 65535
-"""So that the hosts' own MTUs alone decide what crosses."""
-
-SETTLE_TIMEOUT = 10.0
-"""Seconds that an interface has to become ready in; it takes milliseconds."""
 
 BURST = 80_000
 """Bytes that tbf lets pass at once: more than a GSO frame (64 KiB), which it would cut else."""
 
 
-class Plane:
+class Plane(Cables):
     """One plane, made by `Rig`.
 
     Attributes:
@@ -38,37 +32,13 @@ class Plane:
     def __init__(
         self, number: int, hosts: Sequence[Host], *, hub: str | None, mtu: int, ids: Iterator[int]
     ) -> None:
-        self.number = number
-        self.hub = hub
-        self._hosts = {host.label: host for host in hosts}
-        self._mtus = {host.label: mtu for host in hosts}
-        self._ids = ids  # ifindexes, unique in the rig
-        self._present: set[str] = set()
-        self._down: set[str] = set()
+        super().__init__(number, hosts, hub=hub, mtu=mtu, ids=ids)
         self._faults = {(a, b): Impairment() for a in self._hosts for b in self._hosts if a != b}
 
     # What it is made of.
 
-    @property
-    def interface(self) -> str:
-        """The name of the plane's interface in each host."""
-        return f"p{self.number}"
-
-    def _port(self, label: str) -> str:
-        """The hub's interface for a host."""
-        return f"{self.interface}-{label}"
-
-    def _mac(self, label: str) -> str:
-        return names.mac(self.number, self._hosts[label].number)
-
-    def _label(self, host: Host | str) -> str:
-        label = host if isinstance(host, str) else host.label
-        if label not in self._hosts:
-            raise ValueError(f"the rig has no host {label!r}")
-        return label
-
     def _labels(self, host: Host | str | None) -> list[str]:
-        return list(self._hosts) if host is None else [self._label(host)]
+        return list(self._hosts) if host is None else [self.label(host)]
 
     def _pairs(self, direction: str) -> list[tuple[str, str]]:
         if direction == "both":
@@ -78,32 +48,6 @@ class Plane:
             raise ValueError(f'{direction!r} is not "both" nor like "a->b" with hosts of the rig')
         return [(source, destination)]
 
-    def links(self, labels: Sequence[str]) -> list[str]:
-        """The lines of `ip -batch` that make the interfaces of these hosts, down."""
-        lines = []
-        ends = [
-            f"{self.interface} index {next(self._ids)} mtu {self._mtus[label]} "
-            f"address {self._mac(label)} netns {self._hosts[label].name}"
-            for label in labels
-        ]
-        if self.hub is None:
-            lines.append(f"link add {ends[0]} type veth peer name {ends[1]}")
-        else:
-            for label, end in zip(labels, ends, strict=True):
-                port = f"{self._port(label)} index {next(self._ids)} mtu {HUB_MTU}"
-                lines.append(f"link add {end} type veth peer name {port} netns {self.hub}")
-        self._present.update(labels)
-        return lines
-
-    def host_lines(self, label: str) -> list[str]:
-        """The lines of `ip -n HOST -batch` that bring a host's interface up, with its address."""
-        address = self._hosts[label].addresses[self.number]
-        lines = [f"link set {self.interface} up"]
-        if not address.startswith("fe80:"):  # the kernel makes that one itself, from the MAC
-            nodad = " nodad" if ":" in address else ""
-            lines.append(f"address replace {address} dev {self.interface}{nodad}")
-        return lines
-
     def hub_lines(self) -> list[str]:
         """The lines of `ip -n HUB -batch` that set the hub's ports.
 
@@ -112,14 +56,14 @@ class Plane:
         cable = len(self._hosts) == 2
         missing = self._down | (set(self._hosts) - self._present)
         return [
-            f"link set {self._port(label)} {'down' if cable and missing - {label} else 'up'}"
+            f"link set {self.port(label)} {'down' if cable and missing - {label} else 'up'}"
             for label in self._present
         ]
 
     def hub_rules(self) -> str:
         """The hub's nftables script for this plane."""
         ports = [
-            Port(label=label, interface=self._port(label), mac=self._mac(label))
+            Port(label=label, interface=self.port(label), mac=self.mac(label))
             for label in self._hosts
             if label in self._present
         ]
@@ -130,7 +74,7 @@ class Plane:
             shell.batch(self.hub_lines(), netns=self.hub)
             shell.run(["ip", "netns", "exec", self.hub, "nft", "-f", "-"], self.hub_rules())
 
-    def _live(self) -> list[str]:
+    def live(self) -> list[str]:
         """The hosts that have the interface, up, and a carrier."""
         up = [label for label in self._hosts if label in self._present - self._down]
         return [] if len(self._hosts) == 2 and len(up) < 2 else up
@@ -241,7 +185,7 @@ class Plane:
             host: Whose.
             mtu: Bytes of an IP packet; below 1280 the kernel takes IPv6 off the interface.
         """
-        label = self._label(host)
+        label = self.label(host)
         shell.batch([f"link set {self.interface} mtu {mtu}"], netns=self._hosts[label].name)
         self._mtus[label] = mtu
 
@@ -267,7 +211,7 @@ class Plane:
         The kernel flushes its IPv6 addresses and routes, unless the rig keeps them. If the rig
         has two hosts, the other loses its carrier, some milliseconds later.
         """
-        label = self._label(host)
+        label = self.label(host)
         shell.batch([f"link set {self.interface} down"], netns=self._hosts[label].name)
         self._down.add(label)
         if self.hub is not None:
@@ -278,7 +222,7 @@ class Plane:
 
         If it gets its carrier, it carries frames when this returns.
         """
-        label = self._label(host)
+        label = self.label(host)
         shell.batch(self.host_lines(label), netns=self._hosts[label].name)
         self._down.discard(label)
         if self.hub is not None:
@@ -319,7 +263,7 @@ class Plane:
             host: Whose.
             address: With the prefix's length: "fd00:2::77/64", "10.2.0.77/24".
         """
-        label = self._label(host)
+        label = self.label(host)
         # Link-local addresses stay: IPv6 itself needs one on every interface.
         family = "-6" if ":" in address else "-4"
         flush = ["address", "flush", "dev", self.interface, "scope", "global"]
@@ -327,41 +271,6 @@ class Plane:
         self._hosts[label].addresses[self.number] = address
         shell.batch(self.host_lines(label), netns=self._hosts[label].name)
         settle([self])
-
-
-def settle(planes: Sequence[Plane]) -> None:
-    """Waits until the kernel has done what it puts off when an interface comes up.
-
-    Until its worker has seen the carrier a queue drops what is sent, and until it has joined an
-    address's group, neighbours ask for that address in vain, and again only a second later.
-
-    Raises:
-        RigError: An interface does not come up, for example because it was changed by hand.
-    """
-    deadline = time.monotonic() + SETTLE_TIMEOUT
-    while missing := _unsettled(planes):
-        if time.monotonic() > deadline:
-            raise shell.RigError("ip link, ip maddress", f"not ready: {', '.join(missing)}")
-        time.sleep(0.002)
-
-
-def _unsettled(planes: Sequence[Plane]) -> list[str]:
-    """The live interfaces that are not ready yet, of the hosts and of the hub."""
-    missing = []
-    for label, host in planes[0]._hosts.items():
-        live = [plane for plane in planes if label in plane._live()]
-        if live:
-            running, joined = shell.running(host.name), host.groups()
-            for plane in live:
-                group = host.solicited_group(plane.number)
-                if plane.interface not in running or (group and group not in joined):
-                    missing.append(f"{plane.interface} of {label}")
-    hub = planes[0].hub
-    if hub is not None:
-        running = shell.running(hub)
-        ports = [plane._port(label) for plane in planes for label in plane._live()]
-        missing += [port for port in ports if port not in running]
-    return missing
 
 
 def _shaper(mbit: float | None, queue_ms: float) -> list[str]:

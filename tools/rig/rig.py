@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-import atexit
 import ipaddress
 import itertools
-import os
-import signal
-import sys
-import threading
 from collections.abc import Sequence
-from types import FrameType, TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from tools.rig import names, shell
+from tools.rig.cables import settle
 from tools.rig.host import Host
-from tools.rig.plane import Plane, settle
+from tools.rig.plane import Plane
+from tools.rig.site import Site
 
 IPFamily = Literal[4, 6, "ll"]
 
@@ -33,16 +29,9 @@ HOST_SYSCTLS = {
 HUB_SYSCTLS = {"net/ipv6/conf/default/disable_ipv6": 1}
 """The cable itself says nothing."""
 
-_numbers = itertools.count()
-_open: list[Rig] = []
 
-
-class Rig:
-    """Hosts joined by planes, from `start` (or `with`) to `close`.
-
-    However the process ends, the rig is removed: by `with`, at exit, at SIGTERM (which then
-    ends the process by SystemExit(143), unless the program handles it), and after a SIGKILL by
-    the next rig of that prefix that starts.
+class Rig(Site):
+    """Hosts joined by planes, from `start` (or `with`) to `close`; however it ends, it is removed.
 
     Attributes:
         hosts: In the order of their names.
@@ -81,15 +70,10 @@ class Rig:
         """
         if not 1 <= planes <= 250 or not 2 <= len(hosts) <= 250:
             raise ValueError("a rig has 2 to 250 hosts and 1 to 250 planes")
-        for label in hosts:
-            if not names.LABEL.fullmatch(label) or label == names.HUB:
-                raise ValueError(f"{label!r} cannot be the name of a host")
-        if len(set(hosts)) != len(hosts) or (direct and len(hosts) != 2):
-            raise ValueError("hosts have different names, and direct planes join two")
-        self.prefix = prefix or names.PREFIX
-        self._stem = self.prefix if stay else f"{self.prefix}-{os.getpid()}-{next(_numbers)}"
-        self._stay = stay
-        self._pid = os.getpid()
+        names.check_labels(hosts)
+        if direct and len(hosts) != 2:
+            raise ValueError("direct planes join two hosts")
+        super().__init__(prefix, stay=stay)
         self._keep_address = keep_address
         self._hub = None if direct else f"{self._stem}-{names.HUB}"
         self.hosts = tuple(
@@ -113,26 +97,8 @@ class Rig:
     def _namespaces(self) -> list[str]:
         return [host.name for host in self.hosts] + ([self._hub] if self._hub else [])
 
-    def start(self) -> None:
-        """Removes what killed runs have left, and builds the rig.
-
-        Raises:
-            RigError: A tool refused (not root, for example), or a rig of that name stays;
-                nothing is left behind.
-        """
-        names.clean(self.prefix)
-        for name in set(names.listed()).intersection(self._namespaces()):
-            raise shell.RigError(f"ip netns add {name}", "there is such a rig already")
-        if not self._stay:
-            _remember(self)
-        try:
-            self._build()
-        except BaseException:
-            self.close()
-            raise
-
     def _build(self) -> None:
-        shell.batch(f"netns add {name}" for name in self._namespaces())
+        super()._build()
         sysctls = HOST_SYSCTLS | {
             f"net/ipv6/conf/{scope}/keep_addr_on_down": int(self._keep_address)
             for scope in ("all", "default")
@@ -152,35 +118,6 @@ class Rig:
             shell.batch(["link set lo up", *lines], netns=host.name)
         settle(self.planes)
 
-    def close(self) -> None:
-        """Kills the hosts' processes and removes the namespaces; again does nothing.
-
-        In a fork of the process that made the rig it does nothing either.
-
-        Raises:
-            RigError: A namespace could not be removed.
-        """
-        try:
-            if os.getpid() == self._pid:
-                for host in self.hosts:
-                    host.kill()
-                existing = set(names.listed())
-                names.remove(name for name in self._namespaces() if name in existing)
-        finally:
-            _forget(self)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 def _address(ip: IPFamily, plane: int, host: int) -> str:
     """A host's address on a plane, with the prefix's length."""
@@ -191,37 +128,3 @@ def _address(ip: IPFamily, plane: int, host: int) -> str:
     if ip == "ll":  # what the kernel makes of the MAC
         return f"fe80::ff:fe00:{plane << 8 | host:x}/64"
     raise ValueError(f"ip is 4, 6 or 'll', not {ip!r}")
-
-
-def _remember(rig: Rig) -> None:
-    """Notes a rig that is to be closed when the process ends."""
-    _open.append(rig)
-    if len(_open) > 1:
-        return
-    atexit.register(_close_all)
-    in_main = threading.current_thread() is threading.main_thread()
-    if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _on_sigterm)
-
-
-def _forget(rig: Rig) -> None:
-    """Takes back what `_remember` has set, with the last rig."""
-    if rig not in _open:
-        return
-    _open.remove(rig)
-    if _open:
-        return
-    atexit.unregister(_close_all)
-    in_main = threading.current_thread() is threading.main_thread()
-    if in_main and signal.getsignal(signal.SIGTERM) is _on_sigterm:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _close_all() -> None:
-    while _open:
-        _open[-1].close()
-
-
-def _on_sigterm(number: int, frame: FrameType | None) -> None:
-    """Lets every `with` and every atexit function of the program do its work."""
-    sys.exit(128 + number)
