@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tools.rig`: a rig that stays, to play with, and the removal of what killed runs left.
+"""`python -m tools.rig`: a rig that stays, scenarios, and the removal of what killed runs left.
 
-Ends with 0, with 1 when the kernel or a tool refused, with 2 when the arguments make no sense;
-`exec` ends as its program does.
+Ends with 0, with 1 when the kernel or a tool refused or a scenario's expectation is broken, with 2
+when the arguments make no sense; `exec` ends as its program does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.rig import names, shell
+from tools.fabric import FabricError
+from tools.rig import names, picture, runner, scenario, shell
 from tools.rig.rig import IPFamily, Rig
 
 IP: dict[str, IPFamily] = {"4": 4, "6": 6, "ll": "ll"}
@@ -31,12 +32,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.execvp("ip", ["ip", "netns", "exec", netns, args.program, *args.args])
         elif args.command == "down":
             names.remove(names.staying(args.prefix))
+        elif args.command == "run":
+            return _run(args)
         elif args.command == "status":
             _status(args.prefix)
         else:
             for name in names.clean(args.prefix):
                 print(f"removed {name}")
-    except shell.RigError as error:
+    except (shell.RigError, FabricError) as error:
         print(f"rig: {error}", file=sys.stderr)
         return 1
     except ValueError as error:
@@ -57,6 +60,12 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--rate", type=float, metavar="MBIT", help="of every plane and direction")
     commands.add_parser("down", help="remove it")
     commands.add_parser("status", help="list all rigs, and the planes of the one that stays")
+    run = commands.add_parser("run", help="run a scenario in a rig of its own, and judge it")
+    run.add_argument("scenario", help=f"FILE.toml, or one of {', '.join(scenario.named())}")
+    run.add_argument("--json", action="store_true", help="print everything that was seen")
+    run.add_argument("--picture", type=Path, metavar="FILE.png", help="draw it (matplotlib)")
+    run.add_argument("--seed", type=int, help="of the fabric's fates, instead of the scenario's")
+    run.add_argument("--short", action="store_true", help="its short form")
     inside = commands.add_parser("exec", help="run a program in a host")
     inside.add_argument("host")
     inside.add_argument("program")
@@ -112,6 +121,23 @@ def _advice(rig: Rig) -> str:
 
 def _prefix_option(prefix: str) -> str:
     return "" if prefix == names.PREFIX else f" --prefix {prefix}"
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Runs a scenario; 1 if something was not as expected."""
+    chosen = scenario.find(args.scenario, short=args.short)
+    if args.picture is not None:
+        picture.need_matplotlib()
+    record = runner.run(chosen, seed=args.seed, prefix=args.prefix)
+    if args.picture is not None:
+        picture.draw(record, args.picture)
+    verdicts = record.verdicts()
+    if args.json:
+        print(json.dumps(record.as_json()))
+    else:
+        print(f"{chosen.name}: {chosen.about}")
+        print(*verdicts, *(f"error: {error}" for error in record.errors), sep="\n")
+    return 0 if all(each.kept for each in verdicts) and not record.errors else 1
 
 
 def _status(prefix: str) -> None:

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios of the rig on real packets: each judges the shape itself, as ratios within its run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tools.rig.__main__ import main
+
+pytestmark = pytest.mark.rig
+
+
+def run(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    code = main(["run", name, "--short", "--json"])
+    record: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert code == 0, (record["verdicts"], record["errors"])
+    return record
+
+
+def test_links_of_a_host_taken_down_one_by_one_cost_equal_steps_that_come_back(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record = run("paper-f9a", capsys)
+    assert len(record["verdicts"]) == 4
+    for flow in record["flows"].values():
+        lost = [each["plane"] for each in flow["path_events"] if each["event"] == "PlaneLost"]
+        assert {"p0", "p1", "p2"} <= set(lost)
+        assert len(flow["goodput_mbps"]) == len(record["times_s"])
