@@ -62,10 +62,15 @@ class Command:
 
     def wait_until_it_says(self, text: str) -> str:
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.said.append(line)
-            if text in line:
-                return str(line).strip()
+        impatience = threading.Timer(LIMIT, self.process.kill)  # ends the loop below
+        impatience.start()
+        try:
+            for line in self.process.stderr:
+                self.said.append(line)
+                if text in line:
+                    return str(line).strip()
+        finally:
+            impatience.cancel()
         pytest.fail(f"never said {text!r}: {self.said}")
 
     def interrupt(self, number: int = signal.SIGINT) -> None:

@@ -148,7 +148,7 @@ def test_a_loop_that_is_interrupted_tells_what_it_has(rig: FabricRig, file: str)
 
 def test_a_plane_that_is_down_here_is_named(file: str) -> None:
     with FabricRig(Path(file)) as rig:
-        rig.plane(1).down("a")
+        rig.set_link(1, "a", "t0a", up=False)
         found = trace(rig.hosts[0], file, code=1)
     assert only_fault(found) == (1, [["a", "t0a"], ["t0a"]])
 
