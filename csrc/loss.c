@@ -79,6 +79,7 @@ struct sent *loss_on_sent(struct loss *loss, uint32_t psn, int64_t now, uint32_t
     if (psn == loss->next) {
         loss->next = psn_add(psn, 1);
         record->tries = 0;
+        record->trims = 0;
     } else {
         assert(chunk->lost & bit_of(psn));
         chunk->lost &= ~bit_of(psn);
@@ -239,8 +240,12 @@ uint64_t loss_judge(struct loss *loss, uint32_t base, uint64_t covered, uint64_t
     return lost;
 }
 
-void loss_on_lost(struct loss *loss, uint32_t psn) {
+void loss_on_trimmed(struct loss *loss, uint32_t psn) {
+    struct sent *record = loss_record(loss, psn);
+
     assert(loss_is_outstanding(loss, psn));
+    if (record->tries < UINT8_MAX)
+        record->trims++;
     lose(loss, chunk_of(loss, psn), bit_of(psn));
 }
 

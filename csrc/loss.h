@@ -26,7 +26,13 @@ struct sent {
     uint16_t nominal; /* UDP length + 40 */
     uint16_t size;    /* payload */
     uint8_t tries;
+    uint8_t trims; /* of the tries: those that were trimmed */
 };
+
+/* How often it was tried in vain: a trim shows that path and peer are alive, and costs no try. */
+static inline uint32_t sent_in_vain(const struct sent *record) {
+    return (uint32_t)record->tries - record->trims;
+}
 
 /* 64 PSNs from a multiple of 64 on. A PSN that was sent is in exactly one of the four masks. */
 struct sent_chunk {
@@ -111,8 +117,8 @@ void loss_evidence_add(struct loss_evidence *evidence, uint32_t ev, int64_t time
 uint64_t loss_judge(struct loss *loss, uint32_t base, uint64_t covered, uint64_t arrived,
                     const struct loss_evidence *evidence);
 
-/* Rule (a), and any other proof about one outstanding PSN. */
-void loss_on_lost(struct loss *loss, uint32_t psn);
+/* Rule (a): a trim of one outstanding PSN. */
+void loss_on_trimmed(struct loss *loss, uint32_t psn);
 
 /* The peer refused an outstanding PSN: it waits for loss_release. */
 void loss_on_refused(struct loss *loss, uint32_t psn);

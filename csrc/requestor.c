@@ -442,7 +442,7 @@ bool requestor_on_ack(struct requestor *requestor, int64_t now, const struct pac
 /* When a PSN that was refused is sent again: each has its own budget, which lasts as long as that
  * of one which is never answered. */
 static int64_t refused_until(const struct requestor *requestor, const struct sent *record) {
-    return record->time + patience(requestor, record->tries - 1u);
+    return record->time + patience(requestor, sent_in_vain(record) - 1u);
 }
 
 /* The peer has no room, perhaps for long: its application may be slow. Nothing has come of the
@@ -480,7 +480,7 @@ bool requestor_on_nack(struct requestor *requestor, int64_t now, const struct pa
     }
     peer_on_trimmed(requestor->peer, now, ev_plane(record->ev), record->nominal,
                     nack->reason == WIRE_NACK_TRIMMED_LASTHOP);
-    loss_on_lost(&requestor->loss, nack->nack_psn);
+    loss_on_trimmed(&requestor->loss, nack->nack_psn);
     requestor_on_progress(requestor, now);
     return true;
 }

@@ -150,7 +150,7 @@ static enum requestor_state resend(struct requestor *requestor, int64_t now, uin
 
     if (state != REQUESTOR_SENT)
         return state;
-    if (requestor_is_used_up(requestor, record->tries)) {
+    if (requestor_is_used_up(requestor, sent_in_vain(record))) {
         requestor->error = MRC_ERROR_RETRY_EXCEEDED;
         return REQUESTOR_WAITING;
     }
