@@ -62,6 +62,10 @@ asan: build  ## the suite, but for its speed, with the address and undefined-beh
 	  -m "not bench" --ignore=tests/test_tree.py --ignore=tests/test_install.py \
 	  --ignore=tests/rig/test_performance.py
 
+SECONDS := 60
+explore: build  ## random faults in the simulator for SECONDS (60); prints how to replay what fails
+	nice $(RUN) -m tools.explore --seconds $(SECONDS)
+
 demo: build  ## a file over four planes between two hosts, one plane pulled out on the way
 	$(RUN) tools/demo.py
 
@@ -74,4 +78,4 @@ clean:  ## everything that was built
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help build lint check test asan demo bench clean
+.PHONY: help build lint check test asan explore demo bench clean
