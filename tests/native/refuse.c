@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Preloaded into a program: the kernel seems to refuse what its packet sockets send.
  *
- * The file that MRC_REFUSE names holds two int32: the index of an interface (0: each), and the errno
- * that sending on it gives; 0: nothing is refused. A test rewrites it while the program runs.
+ * The file that MRC_REFUSE names holds two int32: the index of an interface (0: each), and the
+ * errno that sending on it gives; 0: nothing is refused. A test rewrites it while the program runs.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
