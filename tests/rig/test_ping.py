@@ -104,8 +104,8 @@ def test_a_loop_that_is_interrupted_tells_what_it_has(rig: FabricRig, file: str)
     command.interrupt()
     found = json.loads(command.end(130))
     assert found["error"] == "interrupted"
-    assert found["sweeps"] >= 3
-    assert all(0 < each["answered"] <= each["sent"] for each in found["paths"])
+    assert found["sweeps"] >= 1
+    assert any(0 < each["answered"] < each["sent"] for each in found["paths"])
 
 
 def test_a_listener_that_names_no_paths_is_told_of(rig: FabricRig, file: str) -> None:

@@ -143,7 +143,7 @@ def test_a_loop_that_is_interrupted_tells_what_it_has(rig: FabricRig, file: str)
     command.interrupt()
     found = json.loads(command.end(130))
     assert found["error"] == "interrupted"
-    assert all(0 < each["answered"] <= each["sent"] for each in found["round_trips"])
+    assert any(0 < each["answered"] < each["sent"] for each in found["round_trips"])
 
 
 def test_a_plane_that_is_down_here_is_named(file: str) -> None:
