@@ -167,6 +167,45 @@ async def cancel_client(target: str, words: list[str]) -> dict[str, Any]:
     return {"finished": finished}
 
 
+MESSAGES = 10_000
+
+
+async def impatient_server(target: str, words: list[str]) -> dict[str, Any]:
+    """Receives under random time limits of less than a millisecond."""
+    rng = random.Random(13)
+    late = wrong = number = 0
+    buffer = bytearray(PART)
+    async with listening(target, words) as listener, await listener.accept() as connection:
+        while number < MESSAGES:
+            try:
+                async with asyncio.timeout(rng.random() * 1e-3):
+                    if number % 3:
+                        data = bytes(await connection.recv())
+                    else:
+                        data = bytes(buffer[: await connection.recv_into(buffer)])
+            except TimeoutError:
+                late += 1
+            else:
+                wrong += data != numbered(number)
+                number += 1
+    return {"wrong": wrong, "late": late}
+
+
+def numbered(number: int) -> bytes:
+    """A message that says which it is; one in 100 is a large one."""
+    return b"%d " % number * (5000 if number % 100 == 0 else 1)
+
+
+async def impatient_client(target: str, words: list[str]) -> dict[str, Any]:
+    """Sends in spurts, with pauses that are longer than the receiver's patience."""
+    async with mrc.connect(target, **options(words)) as connection:
+        for number in range(MESSAGES):
+            await connection.post_send(numbered(number))
+            if number % 20 == 0:
+                await asyncio.sleep(0.001)
+    return {}
+
+
 async def wait_server(target: str, words: list[str]) -> dict[str, Any]:
     """Accepts one connection, and tells how it ends."""
     async with listening(target, words) as listener:

@@ -142,6 +142,15 @@ def test_cancelled_sends_and_receives_lose_nothing_and_tear_nothing(rig: Rig) ->
     assert set(finished) <= set(result["got"])
 
 
+def test_ten_thousand_messages_survive_an_impatient_receiver_in_their_order(rig: Rig) -> None:
+    """Case D69: each `recv` and `recv_into` ends in time or is cancelled at any moment."""
+    server = serve(rig, "impatient_server", loop="asyncio")
+    ask(rig, "impatient_client").result()
+    result = server.result()
+    assert result["wrong"] == 0
+    assert result["late"] > 100
+
+
 def test_a_clean_close_delivers_everything(rig: Rig) -> None:
     server = serve(rig, "wait_server")
     assert ask(rig, "close_client").result() == {"closed": True}
