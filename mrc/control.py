@@ -288,6 +288,16 @@ async def _race(candidates: list[Candidate], problems: list[OSError]) -> socket.
         await _drop(tasks)
 
 
+def _where(
+    targets: Sequence[tuple[str, int]], addresses: Sequence[tuple[int, tuple[Any, ...]]]
+) -> str:
+    """The targets, and what their names have resolved to: it may be another host than was meant."""
+    named = ", ".join(f"{host} port {port}" for host, port in targets)
+    hosts = {host for host, _ in targets}
+    found = dict.fromkeys(address[0] for _, address in addresses if address[0] not in hosts)
+    return f"{named} ({', '.join(found)})" if found else named
+
+
 async def dial(targets: Sequence[tuple[str, int]], interfaces: Sequence[Interface]) -> Control:
     """Connects to whichever address of `targets` answers first, by whichever plane.
 
@@ -298,8 +308,9 @@ async def dial(targets: Sequence[tuple[str, int]], interfaces: Sequence[Interfac
         ConnectTimeout: The kernel gave up.
         HandshakeError: No such host, or no way to it.
     """
-    where = ", ".join(f"{host} port {port}" for host, port in targets)
-    candidates = _candidates(await _resolve(targets), interfaces)
+    addresses = await _resolve(targets)
+    where = _where(targets, addresses)
+    candidates = _candidates(addresses, interfaces)
     problems: list[OSError] = []
     sock = await _race(candidates, problems)
     if sock is not None:

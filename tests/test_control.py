@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -89,6 +91,25 @@ def test_a_port_that_nobody_listens_on_refuses() -> None:
         sock.close()
         with pytest.raises(ConnectRefused, match="nobody listens"):
             await dial([("127.0.0.1", port)], [])
+
+    asyncio.run(main())
+
+
+def test_a_refusal_says_what_the_name_has_resolved_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case B33: as where a host's own name is an address of its loopback."""
+
+    def resolve(host: str, port: int, *_: object, **__: object) -> list[Any]:
+        assert host == "b.example"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", port))]
+
+    async def main() -> None:
+        (sock,) = await bind("127.0.0.1", 0, 8)
+        port = sock.getsockname()[1]
+        sock.close()
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+        told = rf"nobody listens at b\.example port {port} \(127\.0\.1\.1\)"
+        with pytest.raises(ConnectRefused, match=told):
+            await dial([("b.example", port)], [])
 
     asyncio.run(main())
 
