@@ -26,6 +26,7 @@ from mrc.errors import (
 from mrc.events import ConnectionStats, Event, EVInfo, PathStats
 from mrc.handshake import Kind
 from mrc.link import Link, PairedPlane
+from mrc.localise import Fault
 from mrc.memory import RemoteRegion, check_immediate, describe, flat, writable
 from mrc.messages import Messages, Sending
 
@@ -533,7 +534,7 @@ class Connection:
             ConnectionClosed: The connection is over.
         """
         self._link.check_alive()
-        self._link.deny(what, denied=True)
+        self._link.evs.deny(what, denied=True)
 
     def allow(self, what: int | str) -> None:
         """Takes a `deny` of the same, on this connection, back.
@@ -543,7 +544,7 @@ class Connection:
             ConnectionClosed: The connection is over.
         """
         self._link.check_alive()
-        self._link.deny(what, denied=False)
+        self._link.evs.deny(what, denied=False)
 
     def evs(self) -> tuple[EVInfo, ...]:
         """Every path that data may take, or may not, as it is now.
@@ -552,7 +553,19 @@ class Connection:
             ConnectionClosed: The connection is over.
         """
         self._link.check_alive()
-        return self._link.evs()
+        return self._link.evs.list()
+
+    def faults(self) -> tuple[Fault, ...]:
+        """Which links or switches explain the paths that are assumed bad now, most paths first.
+
+        Those that carry data are taken for whole, so that one that has just failed is not named
+        before its losses are known. Without a topology there are none.
+
+        Raises:
+            ConnectionClosed: The connection is over.
+        """
+        self._link.check_alive()
+        return self._link.evs.faults()
 
     # The end.
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from mrc import handshake
@@ -183,32 +184,64 @@ async def connect(
         ConnectRefused: Nobody listens.
         HandshakeError: They answered, but cannot be talked to, or have no plane in common.
     """
+    async with _attempt(endpoint, targets, timeout) as attempt:
+        mtu = _mtu(endpoint, [plane.mtu for plane in attempt.ours])
+        link = await _when_there_is_room(endpoint, lambda: Link(endpoint, mtu=mtu))
+        attempt.link = link
+        link.targets = targets
+        endpoint.add_link(link)
+        await _greet(endpoint, link, attempt.control, attempt.ours)
+        await link.plane_up()
+        attempt.control.write(handshake.encode(Kind.READY))
+        link.watch()
+        return link
+
+
+@dataclass
+class _Attempt:
+    """A set-up from the connector's side.
+
+    Attributes:
+        control: To the listener.
+        ours: Our planes.
+        link: What comes of it; None: it is a visit, or not there yet.
+    """
+
+    control: Control
+    ours: tuple[RemotePlane, ...]
+    link: Link | None = None
+
+
+@contextlib.asynccontextmanager
+async def _attempt(
+    endpoint: Hub, targets: list[tuple[str, int]], patience: float
+) -> AsyncIterator[_Attempt]:
+    """Dials a listener; if the set-up then fails, ends what there is of it, and says where.
+
+    Raises:
+        ConnectTimeout: The time was up.
+        ConnectRefused: Nobody listens.
+        HandshakeError: What was answered makes no sense, or no plane has an address.
+    """
     where = ", ".join(f"{host} port {port}" for host, port in targets)
     control: Control | None = None
-    link: Link | None = None
+    attempt: _Attempt | None = None
     try:
-        async with asyncio.timeout(timeout):
-            interfaces = [plane.interface for plane in endpoint.local_planes]
-            control = await dial(targets, interfaces)
+        async with asyncio.timeout(patience):
+            control = await dial(targets, [plane.interface for plane in endpoint.local_planes])
             ours = await endpoint.describe()
             if not ours:
                 raise HandshakeError("no plane has an IP address now")
-            mtu = _mtu(endpoint, [plane.mtu for plane in ours])
-            link = await _when_there_is_room(endpoint, lambda: Link(endpoint, mtu=mtu))
-            link.targets = targets
-            endpoint.add_link(link)
-            await _greet(endpoint, link, control, ours)
-            await link.plane_up()
-            control.write(handshake.encode(Kind.READY))
-            link.watch()
-            return link
+            attempt = _Attempt(control, ours)
+            yield attempt
     except BaseException as error:
+        link = None if attempt is None else attempt.link
         if link is not None:
             link.end(ConnectionLost("aborted", "the set-up failed"))
         if control is not None:
             control.close()
         if isinstance(error, TimeoutError) and not isinstance(error, MRCError):
-            raise ConnectTimeout(_timed_out(where, timeout, control, link)) from None
+            raise ConnectTimeout(_timed_out(where, patience, control, link)) from None
         if isinstance(error, (ProtocolError, EOFError)):
             raise HandshakeError(f"{where}: {error}") from None
         raise
@@ -288,28 +321,15 @@ async def visit(
         ConnectRefused: Nobody listens.
         HandshakeError: They answered, but cannot be talked to, or have no plane in common.
     """
-    where = ", ".join(f"{host} port {port}" for host, port in targets)
-    control: Control | None = None
-    try:
-        async with asyncio.timeout(timeout):
-            control = await dial(targets, [plane.interface for plane in endpoint.local_planes])
-            ours = await endpoint.describe()
-            us = _introduction(endpoint, ours)
-            control.write(handshake.encode_setup(Kind.VISIT, us))
-            body = await _expect_answer(control, Kind.VISITED)
-            answer = handshake.decode_introduction(body)
-            known, planes = await _agree(endpoint, control, ours, answer)
-            peer = await _meet(endpoint, control, answer, planes)
-            notices = _notices(endpoint, ours, answer, known)
-            return Prober(endpoint, peer, planes, control, notices)
-    except BaseException as error:
-        if control is not None:
-            control.close()
-        if isinstance(error, TimeoutError) and not isinstance(error, MRCError):
-            raise ConnectTimeout(_timed_out(where, timeout, control, None)) from None
-        if isinstance(error, (ProtocolError, EOFError)):
-            raise HandshakeError(f"{where}: {error}") from None
-        raise
+    async with _attempt(endpoint, targets, timeout) as attempt:
+        control, ours = attempt.control, attempt.ours
+        us = _introduction(endpoint, ours)
+        control.write(handshake.encode_setup(Kind.VISIT, us))
+        answer = handshake.decode_introduction(await _expect_answer(control, Kind.VISITED))
+        known, planes = await _agree(endpoint, control, ours, answer)
+        peer = await _meet(endpoint, control, answer, planes)
+        notices = _notices(endpoint, ours, answer, known)
+        return Prober(endpoint, peer, planes, control, notices)
 
 
 async def _meet(

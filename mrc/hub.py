@@ -222,7 +222,7 @@ class Hub:
         """
         meant = self.denial(what)
         self.denied = self.denied | {meant} if denied else self.denied - {meant}
-        for link in list(self.links.values()):
+        for link in self.links.values():
             link.enforce()
 
     # What links, set-ups and probers ask for.

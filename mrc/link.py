@@ -21,7 +21,6 @@ from mrc import _native, handshake
 from mrc._native import Attributes, EngineEvent, PeerPlane, Pin
 from mrc.buffers import Blocks
 from mrc.control import Control, dial, expect
-from mrc.denial import Denial, are_denied
 from mrc.errors import (
     AfterForkError,
     ConnectionClosed,
@@ -31,13 +30,13 @@ from mrc.errors import (
     ProtocolError,
     RemoteAccessError,
 )
-from mrc.events import Event, EVInfo, PathBad, PathGood, PlaneLost, PlaneRecovered
+from mrc.events import Event, PathBad, PathGood, PlaneLost, PlaneRecovered
+from mrc.evs import EntropyValues
 from mrc.handshake import Kind, Lent
 from mrc.messages import Limits, Messages, Sending, lent_size
 
 if TYPE_CHECKING:
     from mrc.hub import Hub
-    from mrc.topology import Path
 
 __all__ = ["Link", "PairedPlane"]
 
@@ -47,7 +46,6 @@ _EVENTS_KEPT: Final = 1024
 _PLANE_UP: Final = 2
 _EV_GOOD: Final = 0
 _EV_ASSUMED_BAD: Final = 2
-_EV_DENIED: Final = 3
 
 _REASONS: Final = {
     _native.REMOTE_ACCESS: "remote access refused",
@@ -98,7 +96,7 @@ class Link:
 
     Attributes:
         error: Why it is over; None while it is not.
-        denied: What carries no data of it, beside what is denied to all.
+        evs: Its paths to the peer, once it has begun.
         notices: What a person should know of the set-up, as planes left out.
         close_sent: All of ours was acknowledged, and the peer is told that no more comes.
     """
@@ -139,7 +137,7 @@ class Link:
         self.peer_incarnation = 0
         self.planes: tuple[PairedPlane, ...] = ()
         self.notices: tuple[str, ...] = ()
-        self.denied: frozenset[Denial] = frozenset()
+        self.evs: EntropyValues
         self.error: ConnectionClosed | None = None
         self.ended: asyncio.Future[None] = self.loop.create_future()
         self.closing = False
@@ -169,51 +167,16 @@ class Link:
             setup.incarnation, [plane.local for plane in planes], control.site
         )
         self.engine.connect_qp(self.qp, self.peer, setup.attributes)
-        if self.endpoint.denied:
-            self.enforce()
+        self.evs = EntropyValues(self.endpoint, self.qp, [plane.local.address for plane in planes])
         self.messages = Messages(self, self._limits, self._memory, setup.lent)
         # Waits for the engine: the peer may use the receives as soon as it hears of them.
         self.engine.qp_stats(self.qp)
         self._begun = True
 
-    def path_of(self, ev: int) -> Path | None:
-        """The path to the peer that an EV names; None: no topology says."""
-        return self.endpoint.path_of([plane.local.address for plane in self.planes], ev)
-
-    def deny(self, what: int | str, *, denied: bool) -> None:
-        """Denies an EV, a link or a switch to this link, or gives it back.
-
-        Raises:
-            ConfigError: There is no such thing.
-        """
-        meant = self.endpoint.denial(what)
-        self.denied = self.denied | {meant} if denied else self.denied - {meant}
-        self.enforce()
-
     def enforce(self) -> None:
-        """Tells the engine which EVs are DENIED now."""
-        if self.peer < 0 or self.error is not None:
-            return
-        states = {each["ev"]: each["state"] for each in self.engine.evs(self.qp)}
-        denials = self.endpoint.denied | self.denied
-        for ev, denied in are_denied(states, denials, self.path_of).items():
-            if denied != (states[ev] == _EV_DENIED):
-                self.engine.deny_ev(self.qp, ev, denied=denied)
-
-    def evs(self) -> tuple[EVInfo, ...]:
-        """Every EV as it is now."""
-        infos = []
-        for each in self.engine.evs(self.qp):
-            path = self.path_of(each["ev"])
-            infos.append(
-                EVInfo(
-                    ev=each["ev"],
-                    plane=self.endpoint.plane_name(each["plane"]),
-                    hops=None if path is None else path.hops,
-                    state=_native.EV_STATES[each["state"]],
-                )
-            )
-        return tuple(infos)
+        """What is denied to all links has changed."""
+        if self._begun and self.error is None:
+            self.evs.enforce()
 
     def watch(self) -> None:
         """Heeds the control connection from now on, and planes that never come up."""
@@ -384,8 +347,7 @@ class Link:
         elif event.type == _native.EVENT_EV and event.state in {_EV_GOOD, _EV_ASSUMED_BAD}:
             kind = PathGood if event.state == _EV_GOOD else PathBad
             name = self.endpoint.plane_name(event.plane)
-            path = self.path_of(event.ev)
-            hops = None if path is None else path.hops
+            hops = self.evs.hops(event.ev)
             self._tell(kind(time=event.time / 1e9, plane=name, ev=event.ev, hops=hops))
 
     def _on_broken(self, status: int) -> None:

@@ -70,6 +70,7 @@ def test_events_tell_of_paths(run: Run) -> None:
             events = one.events()
             engine(one).ev_event(one._link.qp, 0x11001, state=2)
             engine(one).ev_event(one._link.qp, 0x11001, state=0)
+            assert one.faults() == ()
             told: dict[str, Any] = {"time": 1.0, "plane": "p1", "ev": 0x11001, "hops": None}
             assert await within(anext(events)) == mrc.PathBad(**told)
             assert await within(anext(events)) == mrc.PathGood(**told)

@@ -191,7 +191,15 @@ class Traffic:
         if self._seen[key] <= (_PATH_EVENTS_KEPT if of_path else _PLANE_EVENTS_KEPT):
             self._events.append(_event_json(event, self._started))
             if self._tell is not None:
-                self._tell(_event_text(event))
+                self._tell(_event_text(event) + self._suspects(event))
+
+    def _suspects(self, event: Event) -> str:
+        """For a path that was left: which link or switch explains all that are."""
+        if not isinstance(event, PathBad) or event.hops is None:
+            return ""
+        with contextlib.suppress(ConnectionClosed):
+            return "".join(f"; at fault: {fault}" for fault in self._connection.faults())
+        return ""
 
     def events_json(self) -> dict[str, Any]:
         """`path_events`: the first 1000 of each plane, and 100 of its paths; how many came more."""

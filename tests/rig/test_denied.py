@@ -100,7 +100,10 @@ def test_a_path_that_is_left_is_named_by_its_hops(
         assert time.monotonic() < until, "no data on every path in 30 s"
         time.sleep(0.02)
     rig.fabric.silence(1, "t1b", on=True)
-    command.wait_until_it_says("mrc-send: path p1 0x1001 (a t0a t1b t0b b) is left: it loses")
+    line = command.wait_until_it_says(
+        "path p1 0x1001 (a t0a t1b t0b b) is left: it loses; at fault"
+    )
+    assert "switch t1b of plane 1" in line
     found = json.loads(command.end(0))
     told = [each for each in found["path_events"] if each["event"] == "path_bad"]
     hops = [each["hops"] for each in told if each["plane"] == "p1" and each["ev"] & 1]
