@@ -8,12 +8,11 @@ a ─ t0a ─┬─ t1a ─┬─ t0b ─ b        in each of two planes
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.probed import PLANES, heal, listen, probe, wait_for_answers
+from rig.probed import PLANES, listen, probe, wait_for_answers
 from rig.test_cli import Command
 from topologies import TWO_BY_TWO
 
@@ -26,33 +25,13 @@ from tools.rig.kernel_fabric import KernelFabric
 pytestmark = pytest.mark.rig
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> str:
-    made = tmp_path_factory.mktemp("fabric") / "topology.toml"
-    made.write_text(TWO_BY_TWO)
-    return str(made)
-
-
-@pytest.fixture(scope="module")
-def shared(file: str) -> Iterator[FabricRig]:
-    with FabricRig(Path(file)) as rig:
-        yield rig
-
-
-@pytest.fixture
-def rig(shared: FabricRig) -> Iterator[FabricRig]:
-    """A fabric that nothing is wrong with."""
-    yield shared
-    heal(shared)
-
-
 def ping(host: Host, *words: str, code: int) -> dict[str, Any]:
     return probe("mrc-ping", host, *words, code=code)
 
 
-def test_every_path_answers_and_is_named(rig: FabricRig, file: str) -> None:
-    listen(rig.hosts[1], file)
-    found = ping(rig.hosts[0], "b", "--topology", file, code=0)
+def test_every_path_answers_and_is_named(fabric: FabricRig, file: str) -> None:
+    listen(fabric.hosts[1], file)
+    found = ping(fabric.hosts[0], "b", "--topology", file, code=0)
     assert {tuple(each["hops"]) for each in found["paths"]} == {
         ("a", "t0a", t1, "t0b", "b") for t1 in ("t1a", "t1b")
     }
@@ -64,11 +43,11 @@ def test_every_path_answers_and_is_named(rig: FabricRig, file: str) -> None:
     assert found["faults"] == []
 
 
-def test_a_dead_link_is_named_by_its_silent_paths(rig: FabricRig, file: str) -> None:
-    listen(rig.hosts[1], file)
-    rig.fabric.link(1, "t0a", "t1b", up=False)
+def test_a_dead_link_is_named_by_its_silent_paths(fabric: FabricRig, file: str) -> None:
+    listen(fabric.hosts[1], file)
+    fabric.fabric.link(1, "t0a", "t1b", up=False)
     words = ("--topology", file, "--timeout", "0.3")
-    found = ping(rig.hosts[0], "b", *words, code=1)
+    found = ping(fabric.hosts[0], "b", *words, code=1)
     assert found["error"].startswith("1 of 4 paths are silent; at fault: link t0a-t1b")
     silent = [each for each in found["paths"] if not each["answered"]]
     assert [(each["plane"], each["hops"][2]) for each in silent] == [("p1", "t1b")]
@@ -79,27 +58,27 @@ def test_a_dead_link_is_named_by_its_silent_paths(rig: FabricRig, file: str) -> 
 
 
 def test_a_ping_disturbs_no_listener_that_waits_for_one_connection(
-    rig: FabricRig, file: str, tmp_path: Path
+    fabric: FabricRig, file: str, tmp_path: Path
 ) -> None:
-    receiver = listen(rig.hosts[1], file, "--once")
+    receiver = listen(fabric.hosts[1], file, "--once")
     for _ in range(2):
-        ping(rig.hosts[0], "b", "--topology", file, "--count", "1", code=0)
+        ping(fabric.hosts[0], "b", "--topology", file, "--count", "1", code=0)
     sent = tmp_path / "file"
     sent.write_bytes(bytes(100_000))
-    sender = Command(rig.hosts[0], "mrc-send", *PLANES, "--topology", file, str(sent),
-                     f"[{rig.hosts[1].address(0)}]:4791")  # fmt: skip
+    sender = Command(fabric.hosts[0], "mrc-send", *PLANES, "--topology", file, str(sent),
+                     f"[{fabric.hosts[1].address(0)}]:4791")  # fmt: skip
     sender.end(0)
     receiver.end(0)
 
 
-def test_a_loop_that_is_interrupted_tells_what_it_has(rig: FabricRig, file: str) -> None:
-    listen(rig.hosts[1], file)
+def test_a_loop_that_is_interrupted_tells_what_it_has(fabric: FabricRig, file: str) -> None:
+    listen(fabric.hosts[1], file)
     words = ("--topology", file, "--loop", "--interval", "0.05", "--timeout", "0.1", "--json")
-    command = Command(rig.hosts[0], "mrc-ping", *PLANES, *words, "b")
-    wait_for_answers(rig)
-    rig.fabric.silence(0, "t1a", on=True)
+    command = Command(fabric.hosts[0], "mrc-ping", *PLANES, *words, "b")
+    wait_for_answers(fabric)
+    fabric.fabric.silence(0, "t1a", on=True)
     command.wait_until_it_says("p0 0x0000 (a t0a t1a t0b b): silent")
-    rig.fabric.silence(0, "t1a", on=False)
+    fabric.fabric.silence(0, "t1a", on=False)
     command.wait_until_it_says("answers again")
     command.interrupt()
     found = json.loads(command.end(130))
@@ -108,19 +87,21 @@ def test_a_loop_that_is_interrupted_tells_what_it_has(rig: FabricRig, file: str)
     assert any(0 < each["answered"] < each["sent"] for each in found["paths"])
 
 
-def test_a_listener_that_names_no_paths_is_told_of(rig: FabricRig, file: str) -> None:
+def test_a_listener_that_names_no_paths_is_told_of(fabric: FabricRig, file: str) -> None:
     """Its answers go as switches hash them: by another path than the probe that they answer."""
     words = ("b", "--topology", file, "--count", "1")
-    listen(rig.hosts[1], file)
-    assert ping(rig.hosts[0], *words, code=0)["notices"] == []
-    rig.hosts[1].kill()
-    listen(rig.hosts[1], None)
-    (notice,) = ping(rig.hosts[0], *words, code=0)["notices"]
+    listen(fabric.hosts[1], file)
+    assert ping(fabric.hosts[0], *words, code=0)["notices"] == []
+    fabric.hosts[1].kill()
+    listen(fabric.hosts[1], None)
+    (notice,) = ping(fabric.hosts[0], *words, code=0)["notices"]
     assert notice.startswith("paths are named by srv6 here, by ecmp at the peer")
 
 
-def test_nobody_listening_is_exit_code_3_and_json_all_the_same(rig: FabricRig, file: str) -> None:
-    found = ping(rig.hosts[0], "b", "--topology", file, code=3)
+def test_nobody_listening_is_exit_code_3_and_json_all_the_same(
+    fabric: FabricRig, file: str
+) -> None:
+    found = ping(fabric.hosts[0], "b", "--topology", file, code=3)
     assert "nobody listens" in found["error"]
     assert found["paths"] == []
 

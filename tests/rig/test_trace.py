@@ -8,12 +8,11 @@ a ─ t0a ─┬─ t1a ─┬─ t0b ─ b        in each of two planes
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.probed import PLANES, heal, probe, wait_for_answers
+from rig.probed import PLANES, probe, wait_for_answers
 from rig.test_cli import Command
 from topologies import TWO_BY_TWO
 
@@ -28,26 +27,6 @@ WAYS = {
     *(("a", "t0a"), ("a", "t0a", "t1a"), ("a", "t0a", "t1b")),
     *(("a", "t0a", "t1a", "t0b"), ("a", "t0a", "t1b", "t0b")),
 }
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> str:
-    made = tmp_path_factory.mktemp("fabric") / "topology.toml"
-    made.write_text(TWO_BY_TWO)
-    return str(made)
-
-
-@pytest.fixture(scope="module")
-def shared(file: str) -> Iterator[FabricRig]:
-    with FabricRig(Path(file)) as rig:
-        yield rig
-
-
-@pytest.fixture
-def rig(shared: FabricRig) -> Iterator[FabricRig]:
-    """A fabric that nothing is wrong with."""
-    yield shared
-    heal(shared)
 
 
 def trace(host: Host, file: str, *words: str, code: int) -> dict[str, Any]:
@@ -77,13 +56,13 @@ def only_fault(found: dict[str, Any]) -> tuple[int, list[list[str]]]:
     return fault["plane"], [each["nodes"] for each in fault["elements"]]
 
 
-def test_every_switch_is_reached_and_the_host_is_not_touched(rig: FabricRig, file: str) -> None:
+def test_every_switch_is_reached_and_the_host_is_not_touched(fabric: FabricRig, file: str) -> None:
     def of_b() -> int:
-        counters = rig.fabric.counters()
+        counters = fabric.fabric.counters()
         return sum(counters.get((plane, "t0b", "b"), {"sent": 0})["sent"] for plane in (0, 1))
 
     before = of_b()
-    found = trace(rig.hosts[0], file, code=0)
+    found = trace(fabric.hosts[0], file, code=0)
     assert of_b() == before
     assert ways(found) == {"p0": WAYS, "p1": WAYS}
     for each in found["round_trips"]:
@@ -100,10 +79,10 @@ def test_every_switch_is_reached_and_the_host_is_not_touched(rig: FabricRig, fil
     [("t0a", "t1b", "t1b"), ("t0b", "t1b", "t0b"), ("a", "t0a", "t0a")],
 )
 def test_a_dead_link_is_named(
-    rig: FabricRig, file: str, lower: str, upper: str, silent: str
+    fabric: FabricRig, file: str, lower: str, upper: str, silent: str
 ) -> None:
-    rig.fabric.link(1, lower, upper, up=False)
-    found = trace(rig.hosts[0], file, code=1)
+    fabric.fabric.link(1, lower, upper, up=False)
+    found = trace(fabric.hosts[0], file, code=1)
     plane, suspects = only_fault(found)
     assert plane == 1
     # Of our own link and our own switch neither can be passed by.
@@ -114,31 +93,31 @@ def test_a_dead_link_is_named(
 
 
 @pytest.mark.parametrize("switch", ["t1a", "t0b"])
-def test_a_switch_that_is_silently_dead_is_named(rig: FabricRig, file: str, switch: str) -> None:
+def test_a_switch_that_is_silently_dead_is_named(fabric: FabricRig, file: str, switch: str) -> None:
     """A T1 that our own T0 cannot reach is asked for by way of the other T1 too."""
-    rig.fabric.silence(0, switch, on=True)
-    found = trace(rig.hosts[0], file, code=1)
+    fabric.fabric.silence(0, switch, on=True)
+    found = trace(fabric.hosts[0], file, code=1)
     assert only_fault(found) == (0, [[switch]])
     assert f"at fault: switch {switch} of plane 0" in found["error"]
     broken = {"t1a"} if switch == "t1a" else {"t1a", "t1b"}
     assert silent_from(found) == {("p0", t1, switch) for t1 in broken}
 
 
-def test_one_path_is_walked_by_its_entropy_value(rig: FabricRig, file: str) -> None:
-    found = trace(rig.hosts[0], file, "--ev", "0x1001", code=0)
+def test_one_path_is_walked_by_its_entropy_value(fabric: FabricRig, file: str) -> None:
+    found = trace(fabric.hosts[0], file, "--ev", "0x1001", code=0)
     assert [each["hops"] for each in found["paths"]] == [["a", "t0a", "t1b", "t0b", "b"]]
     assert ways(found) == {"p1": {way for way in WAYS if "t1a" not in way}}
-    wrong = trace(rig.hosts[0], file, "--ev", "0x1002", code=2)
+    wrong = trace(fabric.hosts[0], file, "--ev", "0x1002", code=2)
     assert "uplink 2" in wrong["error"]
 
 
-def test_a_loop_that_is_interrupted_tells_what_it_has(rig: FabricRig, file: str) -> None:
+def test_a_loop_that_is_interrupted_tells_what_it_has(fabric: FabricRig, file: str) -> None:
     words = ("--topology", file, "--loop", "--interval", "0.05", "--timeout", "0.1", "--json")
-    command = Command(rig.hosts[0], "mrc-trace", *PLANES, *words, "b")
-    wait_for_answers(rig)
-    rig.fabric.silence(0, "t1a", on=True)
+    command = Command(fabric.hosts[0], "mrc-trace", *PLANES, *words, "b")
+    wait_for_answers(fabric)
+    fabric.fabric.silence(0, "t1a", on=True)
     command.wait_until_it_says("p0 (a t0a t1a): silent")
-    rig.fabric.silence(0, "t1a", on=False)
+    fabric.fabric.silence(0, "t1a", on=False)
     command.wait_until_it_says("p0 (a t0a t1a): answers again")
     command.interrupt()
     found = json.loads(command.end(130))
