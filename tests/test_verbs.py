@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 import socket
 import threading
 from collections.abc import Iterator
@@ -86,6 +87,8 @@ def test_what_does_not_fit_is_refused(contexts: tuple[verbs.Context, verbs.Conte
     here, _ = joined(*contexts)
     with pytest.raises(ValueError, match="do not fit"):
         here.post_write(b"abc", verbs.RemoteRegion(key=1, va=1, size=2))
+    with mmap.mmap(-1, verbs.MAX_WRITE + 1) as large, pytest.raises(ValueError, match="1 GiB"):
+        here.post_write(large, verbs.RemoteRegion(key=1, va=1, size=1 << 32))
 
 
 @pytest.mark.parametrize("data", [b"", b"HTTP/1.1 200 OK", b"MRC\n\x01\x01\0\0\0\0\0\x02{}"])

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import hashlib
 import json
+import mmap
 import multiprocessing
 import os
 import random
@@ -359,6 +361,48 @@ async def empty_client(target: str, words: list[str]) -> dict[str, Any]:
         await connection.write(b"", nothing, imm=9)
         await connection.send(bytearray(), imm=0)
         return {"sizes": [len(nothing), len(remote)]}
+
+
+HUGE = (1 << 32) + 5
+WINDOW = 4099 * mmap.PAGESIZE
+"""Bytes of memory behind a huge buffer. Its number of pages is prime: no power of two is a multiple
+of it, so what lands 2**31 or 2**32 bytes away from its place is seen."""
+
+
+def huge_buffer() -> Any:
+    """HUGE bytes of address space that show one small file again and again."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    size = -(-HUGE // WINDOW) * WINDOW
+    base = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    file = os.memfd_create("window")
+    os.ftruncate(file, WINDOW)
+    fixed = mmap.MAP_SHARED | 0x10  # MAP_FIXED
+    for start in range(base, base + size, WINDOW):
+        rights = mmap.PROT_READ | mmap.PROT_WRITE
+        assert libc.mmap(start, WINDOW, rights, fixed, file, 0) == start
+    os.close(file)
+    return memoryview((ctypes.c_char * size).from_address(base)).cast("B")[:HUGE]
+
+
+async def huge_server(target: str, words: list[str]) -> dict[str, Any]:
+    buffer = huge_buffer()
+    async with listening(target, words) as listener, await listener.accept() as connection:
+        size = await connection.recv_into(buffer)
+        behind = bytes(await connection.recv())
+        is_all = connection.stats().bytes_received >= HUGE
+    is_right = bytes(buffer[:WINDOW]) == pattern(WINDOW, 14)
+    return {"size": size, "right": is_all and is_right, "behind": behind.decode()}
+
+
+async def huge_client(target: str, words: list[str]) -> dict[str, Any]:
+    buffer = huge_buffer()
+    buffer[:WINDOW] = pattern(WINDOW, 14)
+    async with mrc.connect(target, **options(words)) as connection:
+        await connection.send(buffer)
+        await connection.send(b"behind")
+    return {}
 
 
 async def leave_client(target: str, words: list[str]) -> dict[str, Any]:

@@ -253,6 +253,14 @@ def test_nothing_at_all_is_sent_and_written_like_anything_else(rig: Rig) -> None
     assert server.result() == {"got": [[0, None], [0, 7], [0, 8], [0, 9], [0, 0]]}
 
 
+@pytest.mark.slow
+def test_a_message_of_more_than_four_gib_arrives_whole(rig: Rig) -> None:
+    """Case C51, in little memory: the buffers of both sides show a small file again and again."""
+    server = serve(rig, "huge_server")
+    ask(rig, "huge_client").result()
+    assert server.result() == {"size": (1 << 32) + 5, "right": True, "behind": "behind"}
+
+
 def test_a_program_that_ends_without_closing_ends_and_its_peer_is_told(rig: Rig) -> None:
     """Cases D72 and D76: no crash and no hang at exit."""
     server = serve(rig, "wait_server")
