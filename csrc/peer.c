@@ -9,7 +9,6 @@
 #define RECEIVING_MEMORY (100 * MS)   /* and as sending to us that long [choice] */
 #define REFRESH (10 * MS)             /* [choice] of the reverse EV set; else an RTT */
 #define IDLE_REFRESH (1000 * MS)      /* the same: when idle */
-#define REORDER_FLOOR (MS / 10)       /* least reorder window [choice] */
 #define REORDER_MEMORY (1000 * MS)    /* the window's scale halves after that long without cause */
 #define STATUS_FIRST (5 * MS)         /* Port Status Update: first repetition, doubling [choice] */
 #define REPLY_MARGIN MS               /* beyond REPLY_FACTOR times the least RTT [choice] */
@@ -557,7 +556,9 @@ int64_t peer_answer_time(const struct peer *peer) {
  * difference of the two paths' delays and their spread. */
 int64_t peer_reorder_windows(const struct peer *peer, int64_t now, int64_t windows[MRC_PLANES]) {
     int64_t least = least_rtt(peer);
-    int64_t floor = least / 4 > REORDER_FLOOR ? least / 4 : REORDER_FLOOR;
+    /* A quarter of an RTT; a software host, which has a floor, is late by as much [choice]. */
+    int64_t hiccup = peer->config->base_rtt_floor / 5;
+    int64_t floor = least / 4 > hiccup ? least / 4 : hiccup;
     int64_t scale = peer->reorder_scale;
     int64_t quiet = now - peer->reorder_changed;
 

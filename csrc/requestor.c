@@ -8,7 +8,6 @@
 #define MS ((int64_t)1000000)
 #define ACK_TIMEOUT_FLOOR (5 * MS)   /* [choice] least timeout */
 #define BACKOFF_MAX (1000 * MS)      /* longest wait between tries [choice] */
-#define PROBE_MARGIN (MS / 5)        /* what an answer may take at the peer: twice its SACK timer */
 #define SUSPECT_INTERVAL (20 * MS)   /* between probes of suspect EVs of a queue pair [choice] */
 
 enum {
@@ -71,10 +70,15 @@ static int64_t ack_timeout(const struct requestor *requestor) {
     return timeout > ACK_TIMEOUT_FLOOR ? timeout : ACK_TIMEOUT_FLOOR;
 }
 
+/* What an answer to a probe may take beyond the way: at the peer as long as its SACK timer, twice. */
+static int64_t probe_margin(const struct requestor *requestor) {
+    return 2 * requestor->config->sack_delay;
+}
+
 /* How long to wait after so many vain tries: first about an RTT, then linear, then exponential. */
 static int64_t patience(const struct requestor *requestor, uint32_t tries) {
     int64_t wait = ack_timeout(requestor);
-    int64_t answer = peer_answer_time(requestor->peer) + PROBE_MARGIN;
+    int64_t answer = peer_answer_time(requestor->peer) + probe_margin(requestor);
 
     if (tries == 0 && answer < wait)
         wait = answer;
@@ -289,7 +293,7 @@ static void ask_about_suspects(struct requestor *requestor, int64_t now) {
         return;
     record = loss_record(&requestor->loss, psn);
     path = &requestor->peer->plane[ev_plane(record->ev)].path;
-    if (now - record->time <= path->rtt + 4 * path->rtt_var + PROBE_MARGIN)
+    if (now - record->time <= path->rtt + 4 * path->rtt_var + probe_margin(requestor))
         return;
     requestor->probe_plane = requestor->is_probing ? MRC_PLANES : ev_plane(record->ev);
     requestor->wants_probe = true;
