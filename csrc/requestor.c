@@ -70,7 +70,7 @@ static int64_t ack_timeout(const struct requestor *requestor) {
     return timeout > ACK_TIMEOUT_FLOOR ? timeout : ACK_TIMEOUT_FLOOR;
 }
 
-/* What an answer to a probe may take beyond the way: at the peer as long as its SACK timer, twice. */
+/* What an answer to a probe may take beyond the way: twice the SACK timer of its peer. */
 static int64_t probe_margin(const struct requestor *requestor) {
     return 2 * requestor->config->sack_delay;
 }

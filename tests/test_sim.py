@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from native.build import load
 from test_tree import DRIVERS
+from topologies import TWO_BY_TWO
 
-from mrc import sim
+from mrc import sim, topology_file
 from mrc.errors import ConfigError
 from tools.figures import t1
 
@@ -119,6 +120,25 @@ def test_a_path_crosses_one_switch_more_for_every_tier_up_and_down() -> None:
         size = 4096 + ON_THE_LINK + IMMEDIATE
         expected = links * (size * 8 / 100e9 + 1e-6)
         assert done.completion_times()[0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_fabric_of_a_topology_file_is_simulated_as_it_is_described() -> None:
+    fabric = topology_file.parse(TWO_BY_TWO)
+    topology = sim.from_fabric(fabric)
+    assert topology.names == ("a", "c", "b", "")
+    assert (topology.planes, len(topology.switches)) == (2, 2 * 4)
+    assert topology.links == {"host": 2 * 4, "t0-t1": 2 * 4}
+    size = 4096 + ON_THE_LINK + IMMEDIATE
+    near, far = fabric.tiers[0].down, fabric.tiers[1].down
+    to_host = size * 8 / near.rate + near.delay / 1e9
+    between = size * 8 / far.rate + far.delay / 1e9
+    for destination, expected in (("c", 2 * to_host), ("b", 2 * to_host + 2 * between)):
+        flow = sim.incast([topology.host("a")], topology.host(destination), size=4096)
+        done = run(topology, flow, warm_up=0.1)
+        assert done.completion_times()[0] == pytest.approx(expected, rel=1e-3)
+    for name in ("", "d"):
+        with pytest.raises(ConfigError, match="no host"):
+            topology.host(name)
 
 
 def test_the_network_of_the_paper_is_as_its_table_t1_says() -> None:

@@ -23,8 +23,7 @@ OVERHEAD = 98 + 24
 PACKETS = 65536 // MTU
 SENDERS = 32
 SETTLED = 60e-3
-"""s of warm-up for many peers of one: of their first full-size probes some are lost, and repeated."""
-
+"""s of warm-up for many peers of one: some of their first full-size probes are lost."""
 
 
 def run(topology: sim.Topology, flows: Any, *, seed: int = 1, **settings: Any) -> sim.Simulation:

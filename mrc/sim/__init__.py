@@ -13,7 +13,7 @@ extra `sim`.
 """
 
 from mrc.sim.simulation import NEVER, Fault, Settings, Simulation, Totals
-from mrc.sim.topology import Link, Topology, paper, three_tier, two_tier
+from mrc.sim.topology import Link, Topology, from_fabric, paper, three_tier, two_tier
 from mrc.sim.workload import (
     FLOW,
     NONE,
@@ -35,6 +35,7 @@ __all__ = [
     "Topology",
     "Totals",
     "all_to_all",
+    "from_fabric",
     "incast",
     "join",
     "paper",

@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mrc.errors import ConfigError
+from mrc.topology import Topology as Fabric
 
-__all__ = ["Link", "Topology", "paper", "three_tier", "two_tier"]
+__all__ = ["Link", "Topology", "from_fabric", "paper", "three_tier", "two_tier"]
 
 SWITCH: Final = np.dtype(
     [
@@ -33,6 +34,8 @@ SWITCH: Final = np.dtype(
     ]
 )
 """`mrc_sim_switch`: how a switch routes by intervals of hosts."""
+
+_NS: Final = 1e-9
 
 ANY: Final = (1 << 32) - 1
 """Of a limit: there is none."""
@@ -84,6 +87,8 @@ class Topology:
         switches: Routing intervals, dtype `SWITCH`.
         tier: For each switch its tier, 0 next to the hosts; uint8.
         plane: For each switch its plane, uint8.
+        names: For each host its name in the fabric's description, "" where that has none; empty
+            if there was no description.
     """
 
     hosts: int
@@ -96,6 +101,17 @@ class Topology:
     switches: npt.NDArray[Any]
     tier: npt.NDArray[np.uint8]
     plane: npt.NDArray[np.uint8]
+    names: tuple[str, ...] = ()
+
+    def host(self, name: str) -> int:
+        """The number of a host by its name.
+
+        Raises:
+            ConfigError: There is none of this name.
+        """
+        if not name or name not in self.names:
+            raise ConfigError(f"the topology has no host {name!r}")
+        return self.names.index(name)
 
     def host_port(self, host: int, plane: int) -> int:
         """The port of a host on a plane."""
@@ -307,6 +323,13 @@ def _base_rtt(tiers: int, rate: float, delay: float) -> float:
     return 2 * tiers * (2 * delay + (4200 + 140) * 8 / rate)
 
 
+def _with_delay(topology: Topology, kind: int, delay: float) -> Topology:
+    """The same network with another delay of one kind of link."""
+    kinds = list(topology.kinds)
+    kinds[kind] = replace(kinds[kind], delay=delay)
+    return replace(topology, kinds=tuple(kinds))
+
+
 def two_tier(
     *,
     t0: int,
@@ -428,6 +451,40 @@ def three_tier(
             core.routes(first_host=0, host_count=pods * pod_hosts, group=pod_hosts, width=1),
         )
     return builder.topology()
+
+
+def from_fabric(fabric: Fabric, *, trim: bool = True) -> Topology:
+    """The fabric that a `topology.toml` describes, which library, commands and rig read as well.
+
+    Planes, switches, and rate and delay of each tier's links are the file's; hosts have its names
+    (`Topology.host`), switches of a tier its order. Switches pick uplinks by a hash of addresses
+    and EV, as the file's do for a packet without uSIDs. A T0 with fewer hosts than another one gets
+    as many, which have no name and nothing to do.
+
+    Args:
+        fabric: What `mrc.topology_file.load` read.
+        trim: Switches trim; queues are then shorter.
+
+    Raises:
+        ConfigError: It has one host only.
+    """
+    t0, t1 = fabric.tiers
+    hosts = {name: [host.name for host in fabric.hosts if host.t0 == name] for name in t0.switches}
+    most = max(len(names) for names in hosts.values())
+    topology = two_tier(
+        t0=len(t0.switches),
+        hosts=most,
+        t1=len(t1.switches),
+        planes=fabric.planes,
+        rate=t0.down.rate,
+        fabric_rate=t1.down.rate,
+        delay=max(t0.down.delay, t1.down.delay) * _NS,
+        trim=trim,
+    )
+    for kind, link in ((HOST, t0.down), (TO_HOST, t0.down), (BETWEEN, t1.down)):
+        topology = _with_delay(topology, kind, link.delay * _NS)
+    names = [name for below in hosts.values() for name in [*below, *[""] * (most - len(below))]]
+    return replace(topology, names=tuple(names))
 
 
 def paper(*, rate: float = 100e9, delay: float = 1e-6, trim: bool = True) -> Topology:
