@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process of a fabric: `python -m tools.fabric TOPOLOGY SOCKET [SETTING=VALUE...]`.
 
-It joins the interfaces `p<plane>-<host>` of its network namespace, prints "ready", and obeys JSON
-lines on the Unix socket until it is killed: {"do": "status"} and the other `_do_...` of `Control`.
-Each line is answered by one line: {"error": "..."} if it could not be obeyed.
+It joins the interfaces `p<plane>-<host>` of its network namespace, whose other ends have the link
+addresses of `tools.rig.names.mac`, prints "ready", and obeys JSON lines on the Unix socket until it
+is killed: {"do": "status"} and the other `_do_...` of `Control`. Each line is answered by one line:
+{"error": "..."} if it could not be obeyed.
 """
 
 from __future__ import annotations
