@@ -282,6 +282,7 @@ def test_a_table_that_stays_full_is_told_before_the_time_is_up(
         ):
             endpoint = here if full == "here" else listener.endpoint
             monkeypatch.setattr(endpoint._hub.engine, "create_qp", refuse)
+            monkeypatch.setattr("mrc.establish._ROOM_PATIENCE", 0.1)
             with pytest.raises(mrc.HandshakeError, match=r"is full: see Config\.max_qps"):
                 await here.connect(f"127.0.0.1:{listener.port}")
             monkeypatch.undo()
