@@ -2,8 +2,9 @@
 """Random hosts, planes, faults and messages; the network checks what must always hold.
 
 Each example is one seed's whole life: planes with loss, duplication, reordering, corruption, marks
-and trims; deaths told and untold, and revivals; writes and immediates both ways over several queue
-pairs. In the end all planes are healed, and everything must have arrived.
+and trims; deaths told and untold, and revivals; applications that are slow to look; writes and
+immediates both ways over several queue pairs. In the end all planes are healed, and everything
+must have arrived.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def some_connection(rng: random.Random, net: Net, hosts: int) -> Connection:
 def disturb(rng: random.Random, net: Net, hosts: int, connection: Connection, side: int) -> None:
     plane = rng.randrange(net.planes)
     host = rng.randrange(hosts)
-    kind = rng.randrange(5)
+    kind = rng.randrange(6)
     if kind == 0:
         net.change(plane, rng.choice([None, host]), dead=True)
     elif kind == 1:
@@ -94,12 +95,16 @@ def disturb(rng: random.Random, net: Net, hosts: int, connection: Connection, si
         net.port(host, plane, up=rng.random() < 0.5, told=rng.random() < 0.7)
     elif kind == 3:
         net.enable(host, plane, enabled=rng.random() < 0.6)
+    elif kind == 4:
+        net.hold(host, held=rng.random() < 0.6)
     elif connection.stats(side).error == 0:
         ev, _, state = rng.choice(connection.evs(side))
         connection.deny(side, ev, deny=state != EV_DENIED)
 
 
 def heal(net: Net, hosts: int) -> None:
+    for host in range(hosts):
+        net.hold(host, held=False)
     for plane in range(net.planes):
         net.change(plane, dead=False)
         for host in range(hosts):

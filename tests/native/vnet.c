@@ -532,6 +532,7 @@ int vnet_close(vnet *net, int connection, uint32_t side) {
 
 void vnet_hold(vnet *net, uint32_t host, bool held) {
     net->hosts[host].is_held = held;
+    take_events(net, host);
     vnet_wake(net, host, net->now);
 }
 

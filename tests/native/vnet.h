@@ -151,7 +151,8 @@ void vnet_pause(vnet *net, uint32_t host, int64_t duration, uint32_t read);
 /* A caller did something to the host's endpoint itself. */
 void vnet_kick(vnet *net, uint32_t host);
 
-/* The host's application takes no events until it is no longer held. */
+/* The host's application takes no events until it is no longer held; what is known of it by its
+ * events is not checked meanwhile. */
 void vnet_hold(vnet *net, uint32_t host, bool held);
 
 void vnet_set_link(vnet *net, uint32_t host, uint32_t plane, const vnet_link *link);
