@@ -77,6 +77,7 @@ class Hub:
         local_planes: The planes, by number.
         links: Who gets the events of each queue pair.
         backlogged: Links that have more to submit than the ring had room for.
+        starved: Links with messages for which the table of memory regions has no room.
         listeners: Who is to be closed with it.
         probes: Who gets the end of each EV probe, by its tag.
         denied: What carries no data of any link.
@@ -89,6 +90,7 @@ class Hub:
         self.local_planes: tuple[LocalPlane, ...] = ()
         self.links: dict[int, Link] = {}
         self.backlogged: set[Link] = set()
+        self.starved: set[Link] = set()
         self.listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
         self.denied: frozenset[Denial] = frozenset()
         self.closes_when_unused = False
@@ -306,10 +308,19 @@ class Hub:
         """A link is over: drops what nobody else needs."""
         self.links.pop(link.qp, None)
         self.backlogged.discard(link)
+        self.starved.discard(link)
+        self.region_is_free()
         if self.closes_when_unused and not self.links:
             self.close()
         elif link.peer >= 0 and self._engine is not None:
             self._remove_peer_later(link.peer)
+
+    def region_is_free(self) -> None:
+        """The table of memory regions has room again: who waits for that may try."""
+        if self.starved and self._loop is not None and not self._loop.is_closed():
+            for link in self.starved:
+                self._loop.call_soon(link.grant)
+            self.starved.clear()
 
     def _remove_peer_later(self, number: int) -> None:
         if self._loop is None or self._loop.is_closed():

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mrc import _native, handshake
-from mrc._native import Attributes, EngineEvent, PeerPlane, Pin
+from mrc._native import Attributes, EngineEvent, PeerPlane, Pin, TableFull
 from mrc.buffers import Blocks
 from mrc.control import Control, dial, expect
 from mrc.errors import (
@@ -229,6 +229,20 @@ class Link:
         """Revokes it."""
         self._keys.discard(key)
         self.engine.deregister(key)
+        self.endpoint.region_is_free()
+
+    def lend(self, buffer: memoryview) -> tuple[int, int] | None:
+        """As `register`, for a message, which waits (None) while the table of regions is full."""
+        try:
+            return self.register(buffer)
+        except TableFull:
+            self.endpoint.starved.add(self)
+            return None
+
+    def grant(self) -> None:
+        """A region may be had now for a message that waits for one."""
+        if self.error is None:
+            self.messages.grant()
 
     def allocate(self, size: int) -> memoryview:
         """A buffer for a message."""

@@ -75,8 +75,11 @@ class Port(Protocol):
     def lend_receives(self, count: int) -> None:
         """Posts receives."""
 
-    def register(self, buffer: memoryview) -> tuple[int, int]:
-        """Lends a buffer to the peer; returns address and key."""
+    def lend(self, buffer: memoryview) -> tuple[int, int] | None:
+        """Lends a buffer to the peer; returns address and key.
+
+        None: there is no room for it. `Messages.grant` is called when there may be.
+        """
 
     def deregister(self, key: int) -> None:
         """Revokes it; afterwards nobody writes there."""
@@ -393,7 +396,7 @@ class Messages:
             raise ProtocolError(f"messages: a slot of kind {kind} with {size} bytes")
         self._inbox.append(arrived)
         if not arrived.complete:
-            self._grant()
+            self.grant()
         if self._inbox[0] is arrived:
             # Also when it is only announced: `recv_into` wants to know its size.
             self._port.arrived()
@@ -435,7 +438,7 @@ class Messages:
         if arrived.orphan:
             self._adopt(arrived)
         arrived.complete = True
-        self._grant()
+        self.grant()
         if self._inbox[0] is arrived:
             self._port.arrived()
 
@@ -473,7 +476,7 @@ class Messages:
         if arrived.holds_slot and not self._failed:
             self._free_slot()
         if self._waiting:
-            self._grant()
+            self.grant()
         return arrived
 
     def want(self) -> None:
@@ -483,7 +486,7 @@ class Messages:
             MemoryError: It is larger than memory; it stays where it is.
         """
         self._wanted, self._direct, self._starved = True, False, False
-        self._grant()
+        self.grant()
         if self._starved:
             raise MemoryError(f"the next message has {self._inbox[0].size} bytes")
 
@@ -497,7 +500,7 @@ class Messages:
         if head is not None and head.size > len(buffer):
             raise MessageTooLarge(head.size, len(buffer))
         self._offer, self._direct = buffer, True
-        self._grant()
+        self.grant()
 
     def forget(self) -> None:
         """Nobody waits any more: the call ended or was cancelled."""
@@ -509,7 +512,7 @@ class Messages:
             else:
                 head.orphan = True
 
-    def _grant(self) -> None:
+    def grant(self) -> None:
         """Lends buffers for announced messages, in order, as far as the queue allows.
 
         None behind our CLOSE, which has ended at the peer whatever was not granted before it.
@@ -519,11 +522,15 @@ class Messages:
             buffer = self._buffer_for(arrived)
             if buffer is None:
                 return
+            lent = self._port.lend(buffer)
+            if lent is None:
+                arrived.direct = False
+                return
             self._waiting.popleft()
             arrived.buffer = buffer
             arrived.granted = True
             self._queued += _COST if arrived.direct else arrived.size + _COST
-            va, arrived.key = self._port.register(buffer)
+            va, arrived.key = lent
             index = self._free_grants.pop()
             self._granted[index] = arrived
             remote = self._remote

@@ -51,6 +51,7 @@ class FakeEngine:
     """How many queue pairs are refused for want of room."""
     granted = 1 << 30
     """Bytes of socket buffer that the kernel grants."""
+    max_regions = 1 << 30
     ring = 1 << 30
     """Submissions that are taken between two polls."""
 
@@ -145,6 +146,8 @@ class FakeEngine:
         return {"packets_sent": 0}
 
     def register(self, buffer: Any, domain: int) -> tuple[int, int]:
+        if len(self.regions) >= self.max_regions:
+            raise _native.TableFull("memory region: a table of the endpoint is full")
         pin = Pin(buffer, writable=True)
         key, va = secrets.randbits(32), secrets.randbits(40) << 12
         self.regions[key] = (va, domain, pin, memoryview(_native.ffi.buffer(pin.pointer)))

@@ -265,6 +265,42 @@ def test_a_connection_that_gets_no_memory_keeps_no_queue_pair(
     asyncio.run(main())
 
 
+def test_large_messages_wait_for_a_memory_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a table of the endpoint is full: of one connection's, or of what another holds."""
+    monkeypatch.setattr(FakeEngine, "max_regions", 4)
+    sizes = [100_000, 5 << 20] * 5
+
+    async def main() -> None:
+        async with mrc.Endpoint() as here, mrc.listen("127.0.0.1", 0) as listener:
+            ones = [await here.connect(f"127.0.0.1:{listener.port}") for _ in range(2)]
+            two, other = [await listener.accept() for _ in ones]
+            posts = [await ones[0].post_send(bytes(size)) for size in sizes]
+            buffer = bytearray(5 << 20)
+            assert [await within(two.recv_into(buffer)) for _ in sizes] == sizes
+            await within(asyncio.gather(*(_wait(post) for post in posts)))
+
+            taken = [other.register(bytearray(1)) for _ in range(2)]
+            post = await ones[0].post_send(bytes(100_000))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(two.recv_into(buffer), 0.05)
+            taken[0].close()
+            assert len(await within(two.recv())) == 100_000
+            await within(_wait(post))
+            post = await ones[0].post_send(bytes(100_000))
+            taken.append(other.register(bytearray(1)))
+            await asyncio.sleep(0.05)
+            other.abort()
+            assert len(await within(two.recv())) == 100_000
+            for connection in (*ones, two):
+                connection.abort()
+
+    asyncio.run(main())
+
+
+async def _wait(completion: mrc.Completion) -> None:
+    await completion
+
+
 @pytest.mark.parametrize("full", ["here", "there"])
 def test_a_table_that_stays_full_is_told_before_the_time_is_up(
     full: str, monkeypatch: pytest.MonkeyPatch

@@ -33,7 +33,7 @@ class Side:
         self.ended: list[tuple[Any, int]] = []
         self.wakes = 0
         self.peer_has_closed = False
-        self.room = 1 << 30
+        self.room = self.max_regions = 1 << 30
         self.memory = memoryview(bytearray(lent_size(limits)))
         va, key = self.register(self.memory)
         self.lent = Lent(
@@ -51,6 +51,9 @@ class Side:
         key, self.next_key = self.next_key, self.next_key + 1
         self.regions[key] = (key << 32, buffer)
         return key << 32, key
+
+    def lend(self, buffer: memoryview) -> tuple[int, int] | None:
+        return self.register(buffer) if len(self.regions) < self.max_regions else None
 
     def deregister(self, key: int) -> None:
         del self.regions[key]
