@@ -165,7 +165,7 @@ struct mrc_endpoint {
     struct retired *retired;
     uint32_t retired_count;
     uint32_t retired_next;
-    int64_t last_now;
+    bool was_late; /* mrc_endpoint_timeout was last called long after it was due */
     mrc_counters counters;
     struct burst burst; /* being sent */
 };

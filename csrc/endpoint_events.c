@@ -5,6 +5,7 @@
 #include "endpoint.h"
 
 #define SECOND ((int64_t)1000000000)
+#define LATE (SECOND / 1000) /* [choice] */
 #define DEAD_RECHECK (SECOND / 10) /* silent for long enough, but not asked often enough */
 
 enum { DEAD_PROBES = 3 }; /* unanswered before silence is death: we may have slept [choice] */
@@ -152,6 +153,10 @@ static void on_peer_timeout(struct mrc_endpoint *endpoint, int64_t now, struct p
 void mrc_endpoint_timeout(mrc_endpoint *endpoint, int64_t now) {
     const mrc_config *config = &endpoint->config;
 
+    /* The driver was not running: what came meanwhile goes before what seems not to have come. */
+    endpoint->was_late = !endpoint->was_late && timer_heap_deadline(&endpoint->timers) < now - LATE;
+    if (endpoint->was_late)
+        return;
     while (timer_heap_deadline(&endpoint->timers) <= now) {
         uint32_t owner = timer_heap_owner(&endpoint->timers);
 

@@ -262,6 +262,7 @@ static void on_path_answered(struct mrc_endpoint *endpoint, int64_t now,
     peer->heard = now;
     peer->asked = 0;
     plane->stats.probes_answered++;
+    peer_on_arrival(peer, now, asked->sent);
     if (asked->kind == ASKED_STATUS) {
         peer->status_at = INT64_MAX;
         path_on_acked(&plane->path, now);

@@ -227,7 +227,7 @@ uint64_t loss_judge(struct loss *loss, uint32_t base, uint64_t covered, uint64_t
         const struct sent *record = &chunk->records[__builtin_ctzll(rest)];
         uint32_t plane = plane_of(record->ev);
         int64_t on_plane = evidence->plane_latest[plane];
-        bool is_late = (evidence->latest != 0 && evidence->latest >= record->time +
+        bool is_late = (evidence->proved != 0 && evidence->proved >= record->time +
                                                      evidence->reorder_window[plane]) ||
                        (on_plane != 0 && on_plane >= record->time + evidence->plane_window);
         bool is_passed = evidence->has_ev && evidence->ev == record->ev && record->tries == 1 &&

@@ -76,6 +76,7 @@ struct loss_evidence {
     int64_t reorder_window[LOSS_PLANES]; /* ns by which a packet of that plane may come later */
     int64_t plane_window;                /* than one of the same plane */
     int64_t latest; /* when the last-sent packet that has arrived was sent; 0: not known */
+    int64_t proved; /* the same as far as it says something of other planes (hindsight.h) */
     int64_t plane_latest[LOSS_PLANES]; /* the same for each plane */
     bool has_ev;          /* a packet (probe) of this EV and order arrived */
     uint32_t ev;

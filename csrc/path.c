@@ -241,20 +241,18 @@ int64_t path_patience(const struct path *path) {
     return patience > SILENCE_FLOOR ? patience : SILENCE_FLOOR;
 }
 
-bool path_check_silence(struct path *path, const mrc_config *config, int64_t now,
-                        int64_t progress) {
+/* Probes wait in the peer's queue behind its data, which no RTT of ours has seen: losses count only
+ * if a probe is overdue as well. */
+bool path_check_silence(struct path *path, const mrc_config *config, int64_t now, int64_t proved) {
     int64_t silence = now - path->doubt_since;
     int64_t patience = path_patience(path);
-    /* Probes wait in the peer's queue behind its data, which no RTT of ours has seen. */
-    bool is_silent =
-        (path->losses >= SILENT_PACKETS && silence >= patience &&
-         path->probe_sent >= path->doubt_since &&
-         now - path->probe_sent >= path->rtt + 4 * path->rtt_var) ||
-        (path->unanswered >= SILENT_PACKETS && silence >= 2 * patience &&
-         silence >= PROBE_PATIENCE);
+    int64_t answer = path->rtt + 4 * path->rtt_var;
+    bool is_losing = path->losses >= SILENT_PACKETS && silence >= patience &&
+                     path->probe_sent >= path->doubt_since && proved >= path->probe_sent + answer;
+    bool is_mute = path->unanswered >= SILENT_PACKETS && silence >= 2 * patience &&
+                   silence >= PROBE_PATIENCE && proved >= path->doubt_since + answer;
 
-    if (path->state != MRC_PLANE_UP || path->doubt_since == 0 || !is_silent ||
-        progress <= path->doubt_since)
+    if (path->state != MRC_PLANE_UP || path->doubt_since == 0 || !(is_losing || is_mute))
         return false;
     go_out(path, config, now, MRC_REASON_SILENT);
     return true;

@@ -97,9 +97,8 @@ void path_on_needed(struct path *path, int64_t now, uint32_t needed);
 /* How long nothing may come back before the plane counts as silent. */
 int64_t path_patience(const struct path *path);
 
-/* Whether it is silent: `progress` is when another plane was last proven. Takes it out. */
-bool path_check_silence(struct path *path, const mrc_config *config, int64_t now,
-                        int64_t progress);
+/* Whether it is silent: what was sent up to `proved` ought to have arrived. Takes it out. */
+bool path_check_silence(struct path *path, const mrc_config *config, int64_t now, int64_t proved);
 
 /* The probe that is due was sent; plans the next. */
 struct path_plan {

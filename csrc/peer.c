@@ -421,17 +421,8 @@ static void feed_plane(struct peer *peer, int64_t now, uint32_t i, const struct 
 
 /* A plane is judged by what the others did meanwhile. */
 static void check_silence(struct peer *peer, int64_t now) {
-    for (uint32_t i = 0; i < peer->plane_end; i++) {
-        int64_t progress = 0;
-
-        if (peer->plane[i].path.doubt_since == 0)
-            continue;
-        for (uint32_t k = 0; k < peer->plane_end; k++) {
-            if (k != i && peer->plane[k].path.proven > progress)
-                progress = peer->plane[k].path.proven;
-        }
-        path_check_silence(&peer->plane[i].path, peer->config, now, progress);
-    }
+    for (uint32_t i = 0; i < peer->plane_end; i++)
+        path_check_silence(&peer->plane[i].path, peer->config, now, peer->hindsight.proved);
 }
 
 void peer_on_sack(struct peer *peer, int64_t now, const struct peer_sack *sack) {
@@ -503,6 +494,10 @@ void peer_on_trimmed(struct peer *peer, int64_t now, uint32_t plane, uint32_t no
         nscc_on_trim(&peer->nscc, now, nominal, peer_inflight(peer), is_last_hop);
     else if (is_up(peer, plane))
         nscc_on_trim(&from->nscc, now, nominal, from->inflight, is_last_hop);
+}
+
+int64_t peer_on_arrival(struct peer *peer, int64_t now, int64_t sent) {
+    return hindsight_add(&peer->hindsight, now, sent);
 }
 
 void peer_on_spurious(struct peer *peer, int64_t now) {

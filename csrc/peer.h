@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "hindsight.h"
 #include "loss.h"
 #include "mrc.h"
 #include "nscc.h"
@@ -64,6 +65,7 @@ struct peer {
     struct peer_plane plane[MRC_PLANES];
     uint32_t plane_end; /* none from here on was ever paired */
     struct nscc nscc; /* policy equal */
+    struct hindsight hindsight;
     struct prng prng;
     bool is_used;
     bool has_nscc;
@@ -165,6 +167,10 @@ void peer_on_trimmed(struct peer *peer, int64_t now, uint32_t plane, uint32_t no
 
 /* A retransmission turned out to have been needless. */
 void peer_on_spurious(struct peer *peer, int64_t now);
+
+/* A packet of any kind that was sent at `sent` has arrived. Returns up to when everything sent, on
+ * any plane, ought to have (hindsight.h); 0: not known. */
+int64_t peer_on_arrival(struct peer *peer, int64_t now, int64_t sent);
 
 /* How long a packet of each plane may still be under way when one sent later has come; returns the
  * same for one of its own plane. */

@@ -7,6 +7,7 @@
 
 #define MS ((int64_t)1000000)
 #define ACK_TIMEOUT_FLOOR (5 * MS)   /* [choice] least timeout */
+#define PAUSE_MAX (100 * MS)         /* [choice] a host may not be running for so long */
 #define BACKOFF_MAX (1000 * MS)      /* longest wait between tries [choice] */
 #define SUSPECT_INTERVAL (20 * MS)   /* between probes of suspect EVs of a queue pair [choice] */
 
@@ -102,6 +103,7 @@ static void arm(struct requestor *requestor) {
 
 void requestor_on_progress(struct requestor *requestor, int64_t now) {
     requestor->progress = now;
+    requestor->answered = now;
     requestor->tries = 0;
     arm(requestor);
 }
@@ -166,19 +168,23 @@ static void complete(struct requestor *requestor, int status) {
     }
 }
 
+/* Attempts that are given up, whatever became of them. */
+static void let_go(struct requestor *requestor, uint32_t base, uint64_t given_up) {
+    for (; given_up != 0; given_up &= given_up - 1) {
+        uint32_t psn = psn_add(base, __builtin_ctzll(given_up));
+        const struct sent *record = loss_record(&requestor->loss, psn);
+
+        peer_on_left(requestor->peer, ev_plane(record->ev), record->nominal);
+    }
+}
+
 void requestor_flush(struct requestor *requestor, int status) {
     uint32_t base = requestor->loss.first;
     uint32_t chunk;
     uint64_t lost;
 
-    while (loss_sweep(&requestor->loss, &base, LOSS_PLANES, INT64_MAX, &chunk, &lost)) {
-        for (; lost != 0; lost &= lost - 1) {
-            uint32_t psn = psn_add(chunk, __builtin_ctzll(lost));
-            const struct sent *record = loss_record(&requestor->loss, psn);
-
-            peer_on_left(requestor->peer, ev_plane(record->ev), record->nominal);
-        }
-    }
+    while (loss_sweep(&requestor->loss, &base, LOSS_PLANES, INT64_MAX, &chunk, &lost))
+        let_go(requestor, chunk, lost);
     loss_clear(&requestor->loss);
     while (requestor->head != NULL)
         complete(requestor, status);
@@ -357,6 +363,7 @@ static void gather_evidence(struct requestor *requestor, int64_t now, const stru
         evidence->order = requestor->probe_order;
         loss_evidence_add(evidence, requestor->probe_ev, requestor->probe_sent);
     }
+    evidence->proved = peer_on_arrival(requestor->peer, now, evidence->latest);
 }
 
 bool requestor_on_sack(struct requestor *requestor, int64_t now, const struct packet *sack) {
@@ -540,15 +547,16 @@ bool requestor_deny(struct requestor *requestor, uint32_t ev, bool is_denied) {
 
 /* ---- Timeouts ---- */
 
-/* Rule (e): the timer of what was sent before `before` has run out. */
-static void expire(struct requestor *requestor, int64_t now, int64_t before) {
+/* Rule (e): the timer of what was sent before `before` has run out. It is sent again; of the paths
+ * that says nothing, since nothing has come by any. */
+static void expire(struct requestor *requestor, int64_t before) {
     uint32_t base = requestor->loss.first;
     uint32_t chunk;
     uint64_t lost;
 
     requestor->stats.timeouts++;
     while (loss_sweep(&requestor->loss, &base, LOSS_PLANES, before, &chunk, &lost))
-        on_judged(requestor, now, chunk, lost);
+        let_go(requestor, chunk, lost);
 }
 
 /* Those that have been refused for long enough are to be sent again. */
@@ -585,8 +593,8 @@ void requestor_on_timeout(struct requestor *requestor, int64_t now, uint32_t *su
         requestor->deadline = INT64_MAX;
         return;
     }
-    if (requestor->tries > 0)
-        expire(requestor, now, now - ack_timeout(requestor));
+    if (requestor->tries > 0 && now - requestor->answered >= PAUSE_MAX)
+        expire(requestor, now - ack_timeout(requestor));
     requestor->tries++;
     requestor->progress = now;
     requestor->wants_probe = true;

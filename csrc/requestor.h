@@ -89,7 +89,8 @@ struct requestor {
 
     int64_t refused_at; /* when a PSN that was refused is sent again; INT64_MAX: none was */
 
-    int64_t progress; /* when something last came back, or was sent after nothing was left */
+    int64_t answered; /* when something last came back, or was sent after nothing was left */
+    int64_t progress; /* the same, or when the timer last ran out */
     int64_t deadline; /* of the retransmission timer; INT64_MAX: none */
     uint32_t tries;   /* expiries since something came back */
     bool wants_probe;

@@ -291,9 +291,21 @@ static struct cause take_cause(struct responder *responder) {
             continue;
         responder->fresh &= ~(1u << plane);
         responder->turn = plane;
+        if (!responder->is_reporting)
+            responder->first_turn = plane;
+        responder->is_reporting = true;
         return responder->causes[plane];
     }
     return responder->cause;
+}
+
+/* A packet that is named later would seem to have been on its way for longer. The next report
+ * begins with another plane: what the first SACK of one acknowledges cumulatively gives no RTT
+ * sample any more to those behind it. */
+static void end_report(struct responder *responder) {
+    responder->fresh = 0;
+    responder->turn = responder->first_turn;
+    responder->is_reporting = false;
 }
 
 static uint32_t first_stretch(const struct responder *responder) {
@@ -352,8 +364,8 @@ bool responder_next(struct responder *responder, struct packet *answer, struct c
         *cause = take_cause(responder);
         put_sack(responder, take_stretch(responder), cause, answer);
         responder->is_sack_due = responder->due != 0;
-        /* A packet that is named later would seem to have been on its way for longer. */
-        responder->fresh = responder->is_sack_due ? responder->fresh : 0;
+        if (!responder->is_sack_due)
+            end_report(responder);
         return true;
     }
     *cause = responder->cause;

@@ -80,6 +80,8 @@ struct responder {
     struct cause causes[MRC_PLANES]; /* the last of each plane since the last report */
     uint32_t fresh;                  /* which of these there are */
     uint32_t turn;                   /* plane whose packet a SACK named last */
+    uint32_t first_turn;             /* the same of the report's first SACK */
+    bool is_reporting;               /* there was that one */
 
     uint64_t due;      /* stretches to be told now */
     bool is_sack_due;

@@ -132,6 +132,7 @@ def test_a_packet_from_a_strange_address_is_dropped_without_an_answer(opcode: in
         connection.write(side, 1, imm=2)
     net.rule("drop", opcodes=[ACK, SACK], host=1, count=30)
     net.run()
+    net.settle()
     frames = [f for f in net.kept() if f.data[bth(f)] == opcode]
     if opcode == NACK:
         frames = [nack_like(f) for f in net.kept() if f.data[bth(f)] == SACK]

@@ -7,35 +7,63 @@ Nothing is lost in these tests: whatever is said against a path is wrong.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 from test_conditions import HOST_FLOORS
 from test_paths import OVERHEAD, added_shares, joined, shares, stream
-from vnet import MS, US, Connection, Link, Net
+from vnet import ADAPTIVE, EQUAL, MS, ON_EV, ON_PLANE, US, Connection, Link, Net
 
+NOTHING = {"plane": 0, "ev": 0, "lost": 0, "sent again": 0}
 VETH = Link(rate_bps=10**10, delay=50 * US)
 PORT = Link(rate_bps=5 * 10**6, queue_bytes=100_000, delay=500 * US)
 
 
-def stream_with_pauses(
-    net: Net, connection: Connection, duration: int, *, pause: tuple[int, int], gap: int, seed: int
-) -> None:
-    """A stream whose sender or receiver pauses, for a time in `pause`, every `gap` or so."""
+def pauses(net: Net, duration: int, *, gap: int, seed: int) -> Iterator[int]:
+    """Either host pauses for 1 to 50 ms at a time, and runs for `gap` or so; yields both's sum."""
     rng = random.Random(seed)
     end = net.now + duration
     while net.now < end:
-        stream(net, connection, rng.randrange(gap // 2, 3 * gap // 2), depth=16)
-        read = rng.choice([(), (0,), (1,)])
-        net.pause(rng.randrange(2), rng.randrange(*pause), read)
+        pause = rng.randrange(MS, 50 * MS)
+        net.pause(rng.randrange(2), pause, rng.choice([(), (0,), (1,)]))
+        yield pause + rng.randrange(gap // 2, 3 * gap // 2)
+
+
+def verdicts(net: Net, connection: Connection) -> dict[str, int]:
+    """What was said against paths, and done about it, by both sides."""
+    sides = [connection.stats(side) for side in (0, 1)]
+    planes = [connection.plane(side, plane) for side in (0, 1) for plane in range(net.planes)]
+    events = net.events()
+    return {
+        "plane": sum(event.type == ON_PLANE for event in events),
+        "ev": sum(event.type == ON_EV for event in events),
+        "lost": sum(plane.packets_lost for plane in planes),
+        "sent again": sum(side.packets_retransmitted for side in sides),
+    }
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_pauses_of_the_hosts_leave_equal_planes_equal(seed: int) -> None:
-    net, connection = joined([VETH] * 2, seed=seed, **HOST_FLOORS)
+@pytest.mark.parametrize("policy", [ADAPTIVE, EQUAL], ids=["adaptive", "equal"])
+def test_pauses_of_the_hosts_say_nothing_of_the_paths_under_load(policy: int, seed: int) -> None:
+    net, connection = joined([VETH] * 2, seed=seed, policy=policy, **HOST_FLOORS)
     stream(net, connection, 50 * MS, depth=16)
     before = shares(net)
-    stream_with_pauses(net, connection, 500 * MS, pause=(MS, 50 * MS), gap=10 * MS, seed=seed)
+    for time in pauses(net, 500 * MS, gap=10 * MS, seed=seed):
+        stream(net, connection, time, depth=16)
+    net.run()
     assert added_shares(net, before)[0] == pytest.approx(0.5, abs=0.03)
+    assert verdicts(net, connection) == NOTHING
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_pauses_of_the_hosts_say_nothing_of_the_paths_of_short_messages(seed: int) -> None:
+    net, connection = joined([VETH] * 2, seed=seed, **HOST_FLOORS)
+    for time in pauses(net, 500 * MS, gap=10 * MS, seed=seed):
+        for _ in range(time // (500 * US)):
+            connection.write(0, 256, imm=1)
+            net.pass_time(500 * US)
+    net.run()
+    assert verdicts(net, connection) == NOTHING
 
 
 def test_windows_that_share_the_hosts_come_out_equal_whatever_they_were() -> None:

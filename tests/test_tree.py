@@ -32,7 +32,7 @@ CFLAGS = [
 # include. State machines never see bytes, formats never see state, and the state files are
 # strangers to each other.
 LAYERS = {
-    "leaf": {"bytes", "mrc", "pool", "prng", "psn", "ring"},
+    "leaf": {"bytes", "hindsight", "mrc", "pool", "prng", "psn", "ring"},
     "bytes": {"encap", "icrc", "icrc_table", "srv6"},
     "packet": {"wire"},
     "state": {
