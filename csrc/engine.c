@@ -372,15 +372,17 @@ static void lock_after_callers(struct mrc_engine *engine) {
 /* The thread's: receives without the mutex. */
 static bool receive(struct mrc_engine *engine, uint32_t plane) {
     mrc_frame_in frames[PLANE_BATCH];
-    uint32_t count =
-        plane_socket_receive(&engine->ports[plane].socket, engine->receive_buffers, frames);
+    uint32_t count;
 
-    if (count == 0)
-        return false;
-    lock_after_callers(engine);
-    take_in(engine, plane, frames, count);
-    pthread_mutex_unlock(&engine->mutex);
-    return true;
+    pthread_mutex_lock(&engine->receiving);
+    count = plane_socket_receive(&engine->ports[plane].socket, engine->receive_buffers, frames);
+    if (count > 0) {
+        lock_after_callers(engine);
+        take_in(engine, plane, frames, count);
+        pthread_mutex_unlock(&engine->mutex);
+    }
+    pthread_mutex_unlock(&engine->receiving);
+    return count > 0;
 }
 
 /* ---- The loop's share ---- */
@@ -435,12 +437,18 @@ static void take_loop_share(struct mrc_engine *engine) {
         planes |= ready[i].data.u32 < MRC_PLANES ? 1u << ready[i].data.u32 : 0;
     if (planes == 0)
         return;
-    if (pthread_mutex_trylock(&engine->mutex) != 0) {
+    /* While the thread is at it there is nothing to do: it arms again when it is done. */
+    if (pthread_mutex_trylock(&engine->receiving) != 0) {
         atomic_store(&engine->is_armed, false);
-        return; /* the thread is at it, and arms again when it is done */
+        return;
     }
-    receive_for_loop(engine, planes);
-    pthread_mutex_unlock(&engine->mutex);
+    if (pthread_mutex_trylock(&engine->mutex) == 0) {
+        receive_for_loop(engine, planes);
+        pthread_mutex_unlock(&engine->mutex);
+    } else {
+        atomic_store(&engine->is_armed, false);
+    }
+    pthread_mutex_unlock(&engine->receiving);
 }
 
 /* Waits for the planes (or not), netlink, a wake-up or the time. */
@@ -607,6 +615,7 @@ static void free_engine(struct mrc_engine *engine) {
         close(engine->wake_fd);
     if (engine->loop_fd >= 0)
         close(engine->loop_fd);
+    pthread_mutex_destroy(&engine->receiving);
     pthread_mutex_destroy(&engine->mutex);
     free(engine->receive_buffers);
     free(engine->poll_buffers);
@@ -682,6 +691,7 @@ mrc_engine *mrc_engine_open(const mrc_engine_config *config, int *error) {
         atomic_init(&engine->plane_fds[i], -1);
     }
     pthread_mutex_init(&engine->mutex, NULL);
+    pthread_mutex_init(&engine->receiving, NULL);
     *error = allocate(engine, core_size);
     if (*error == 0)
         *error = start(engine);

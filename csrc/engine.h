@@ -35,6 +35,8 @@ struct mrc_engine {
     int64_t nudge_at;
 
     pthread_mutex_t mutex; /* guards all above and the core */
+    pthread_mutex_t receiving; /* held from before frames are received until the core has them: a
+                                * path keeps their order, two threads would not; before `mutex` */
     atomic_uint callers;   /* waiting for it */
     atomic_int plane_fds[MRC_PLANES]; /* the sockets' once they are open, for the thread; else -1 */
     atomic_bool is_stopping;
