@@ -216,28 +216,32 @@ static bool is_overtaken(const struct sent_chunk *chunk, const struct sent *reco
     return false;
 }
 
-uint64_t loss_judge(struct loss *loss, uint32_t base, uint64_t covered, uint64_t arrived,
-                    const struct loss_evidence *evidence) {
+struct loss_verdict loss_judge(struct loss *loss, uint32_t base, uint64_t covered,
+                               uint64_t arrived, const struct loss_evidence *evidence) {
     struct sent_chunk *chunk = chunk_of(loss, base);
-    uint64_t lost = 0;
+    struct loss_verdict verdict = {0};
 
     if (!is_in_window(loss, base))
-        return 0;
+        return verdict;
     for (uint64_t rest = covered & ~arrived & chunk->outstanding; rest != 0; rest &= rest - 1) {
         const struct sent *record = &chunk->records[__builtin_ctzll(rest)];
         uint32_t plane = plane_of(record->ev);
         int64_t on_plane = evidence->plane_latest[plane];
-        bool is_late = (evidence->proved != 0 && evidence->proved >= record->time +
-                                                     evidence->reorder_window[plane]) ||
-                       (on_plane != 0 && on_plane >= record->time + evidence->plane_window);
+        bool is_late = evidence->proved != 0 &&
+                       evidence->proved >= record->time + evidence->reorder_window[plane];
+        bool is_late_on_plane =
+            on_plane != 0 && on_plane >= record->time + evidence->plane_window;
         bool is_passed = evidence->has_ev && evidence->ev == record->ev && record->tries == 1 &&
                          (int32_t)(evidence->order - record->order) > 0;
 
-        if (is_late || is_passed || is_overtaken(chunk, record, arrived))
-            lost |= rest & -rest;
+        if (is_late_on_plane || is_passed || is_overtaken(chunk, record, arrived))
+            verdict.blamed |= rest & -rest;
+        else if (is_late)
+            verdict.lost |= rest & -rest;
     }
-    lose(loss, chunk, lost);
-    return lost;
+    verdict.lost |= verdict.blamed;
+    lose(loss, chunk, verdict.lost);
+    return verdict;
 }
 
 void loss_on_trimmed(struct loss *loss, uint32_t psn) {

@@ -113,10 +113,17 @@ void loss_gather(const struct loss *loss, uint32_t base, uint64_t bits,
 /* A packet that was sent at `time` with this EV has arrived. */
 void loss_evidence_add(struct loss_evidence *evidence, uint32_t ev, int64_t time);
 
+/* Those of a stretch of 64 that are lost, and the ones among them of which something sent later on
+ * the same plane tells: their path is to blame. */
+struct loss_verdict {
+    uint64_t lost;
+    uint64_t blamed;
+};
+
 /* Rules (b), (c) and (d) for a stretch of 64: base is a multiple of 64, `arrived` what the SACK
- * says has arrived, `covered` what it speaks about. Those judged lost become so; returns them. */
-uint64_t loss_judge(struct loss *loss, uint32_t base, uint64_t covered, uint64_t arrived,
-                    const struct loss_evidence *evidence);
+ * says has arrived, `covered` what it speaks about. Those judged lost become so. */
+struct loss_verdict loss_judge(struct loss *loss, uint32_t base, uint64_t covered,
+                               uint64_t arrived, const struct loss_evidence *evidence);
 
 /* Rule (a): a trim of one outstanding PSN. */
 void loss_on_trimmed(struct loss *loss, uint32_t psn);

@@ -219,13 +219,20 @@ static void path_failed(struct requestor *requestor, int64_t now, uint32_t ev) {
         requestor->suspect_at = now + SUSPECT_INTERVAL;
 }
 
-static void on_judged(struct requestor *requestor, int64_t now, uint32_t base, uint64_t lost) {
-    for (; lost != 0; lost &= lost - 1) {
-        uint32_t psn = psn_add(base, __builtin_ctzll(lost));
-        const struct sent *record = loss_record(&requestor->loss, psn);
+/* Judges a stretch of 64 PSNs (loss_judge). */
+static void judge_stretch(struct requestor *requestor, int64_t now, uint32_t base,
+                          uint64_t covered, uint64_t arrived,
+                          const struct loss_evidence *evidence) {
+    struct loss_verdict verdict =
+        loss_judge(&requestor->loss, base, covered, arrived, evidence);
+
+    for (; verdict.lost != 0; verdict.lost &= verdict.lost - 1) {
+        uint32_t i = (uint32_t)__builtin_ctzll(verdict.lost);
+        const struct sent *record = loss_record(&requestor->loss, psn_add(base, (int32_t)i));
 
         peer_on_lost(requestor->peer, now, ev_plane(record->ev), record->nominal);
-        path_failed(requestor, now, record->ev);
+        if (verdict.blamed >> i & 1)
+            path_failed(requestor, now, record->ev);
     }
 }
 
@@ -259,11 +266,9 @@ static void judge(struct requestor *requestor, int64_t now, const struct packet 
     uint64_t covered = below <= 0 ? ~0ull : below >= 64 ? 0 : ~0ull << below;
 
     if (base % 64 == 0)
-        on_judged(requestor, now, base,
-                  loss_judge(&requestor->loss, base, covered, sack->sack_bitmap, evidence));
+        judge_stretch(requestor, now, base, covered, sack->sack_bitmap, evidence);
     if (sack->ooo_count > 0 && !psn_in(hole, base, 64))
-        on_judged(requestor, now, hole & ~63u,
-                  loss_judge(&requestor->loss, hole & ~63u, 1ull << (hole % 64), 0, evidence));
+        judge_stretch(requestor, now, hole & ~63u, 1ull << (hole % 64), 0, evidence);
 }
 
 /* An answer to our probe: when all its SACKs together show everything that has arrived, all that
@@ -283,7 +288,7 @@ static void on_probe_answer(struct requestor *requestor, int64_t now, const stru
     requestor->is_probing = false;
     for (uint32_t chunk = requestor->loss.first & ~63u;
          psn_diff(chunk, requestor->loss.next) < 0; chunk = psn_add(chunk, 64))
-        on_judged(requestor, now, chunk, loss_judge(&requestor->loss, chunk, ~0ull, 0, evidence));
+        judge_stretch(requestor, now, chunk, ~0ull, 0, evidence);
 }
 
 /* The lowest PSN outstanding should have come, but no SACK speaks about it: ask, on its own plane
