@@ -735,7 +735,9 @@ bool peer_take_probe(struct peer *peer, struct peer_probe *probe) {
         probe->size = is_full(kind) ? needed(peer, i) : 0;
         probe->ev = prng_next(&peer->prng) & 0xFFFF0000u;
         probe->ev |= i << 12 | prng_below(&peer->prng, peer_ways(peer));
-        if (kind == PEER_PROBE_SMALL && path->state == MRC_PLANE_UP && path->reverse_count > 0)
+        /* One of those that answers take, unless it may be what has died: then another is tried. */
+        if (kind == PEER_PROBE_SMALL && path->state == MRC_PLANE_UP && path->reverse_count > 0 &&
+            path->unanswered == 0)
             probe->ev = path->reverse_evs[prng_next(&peer->prng) % path->reverse_count];
         return true;
     }

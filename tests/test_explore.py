@@ -30,6 +30,7 @@ def test_nothing_is_violated_in_fifty_lives(first: int) -> None:
         pytest.param(1113, id="the same before a plane was ever up"),
         pytest.param(245, id="a failed queue pair let its peer send again for ever"),
         pytest.param(1353, id="the same, the refusal kept back by probes"),
+        pytest.param(300531, id="answers kept to paths that had died"),
         pytest.param(404, id="retries were over in a fabric that loses nothing"),
     ],
 )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One life: runs a scenario and names everything that did not hold.
 
-* Every flow ends within its bound: received and completed, in this order, or, in a mortal life
-  with troubles alone, with a typed error.
+* Every flow ends within its bound: received and completed, in this order, or, where peers may
+  part, with a typed error.
 * Every byte arrives exactly once: queue pairs count as many as were written, each destination is
   told of each flow once, and (with payload) memory holds what was written and nothing else.
 * What one queue pair carries arrives and completes in the order in which it was posted.
@@ -75,7 +75,7 @@ def _ends(scenario: Scenario, times: Any) -> Iterator[str]:
         elif status == 0:
             if not flow["started"] <= flow["received"] <= flow["completed"]:
                 yield f"flow {number} completed before it was received"
-        elif not scenario.mortal or not scenario.troubles:
+        elif not scenario.may_part:
             yield f"flow {number} was given up: {_TYPED.get(status, status)}"
         elif status not in _TYPED:
             yield f"flow {number} ended with {status}"

@@ -20,6 +20,9 @@ __all__ = ["Scenario", "Trouble", "draw"]
 
 _US: Final = 1e-6
 _MS: Final = 1e-3
+_PROBES: Final = 50 * _MS
+"""Between probes of a plane that has not answered yet (`mrc.Config.plane_probe`)."""
+
 _MOST_BYTES: Final = 2 << 20
 """Of all flows: a life takes a fraction of a second."""
 
@@ -61,6 +64,15 @@ class Scenario:
     def faults(self) -> list[sim.Fault]:
         """Of all troubles."""
         return [fault for trouble in self.troubles for fault in trouble.faults]
+
+    @property
+    def may_part(self) -> bool:
+        """Whether peers may give each other up.
+
+        For a trouble, or where all begin at once and first probes, lost in the crowd, are repeated
+        too late for a short patience.
+        """
+        return self.mortal and (bool(self.troubles) or self.settings.dead_after < _PROBES)
 
     @property
     def last_fault(self) -> float:
