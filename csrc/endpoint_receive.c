@@ -118,6 +118,25 @@ static void linger(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
         responder_on_probe(&qp->responder, packet, cause);
 }
 
+/* One that sends little would find out by itself only one timeout after the other. Where switches
+ * hash, the same EV of another queue pair is another path. */
+static void share_dead_paths(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp) {
+    struct requestor *teller = &qp->requestor;
+    uint32_t count = teller->dead_count;
+
+    teller->dead_count = 0;
+    if (count == 0 || !peer_names_paths(qp->peer))
+        return;
+    for (struct qp *other = endpoint_entry(endpoint, qp->peer)->qps; other != NULL;
+         other = other->same_peer) {
+        if (other == qp || other->state != MRC_QP_RTS || other->is_closed)
+            continue;
+        for (uint32_t i = 0; i < count; i++)
+            requestor_on_path_dead(&other->requestor, now, teller->dead_evs[i]);
+        endpoint_settle_qp(endpoint, now, other);
+    }
+}
+
 static void on_qp_packet(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
                          const struct packet *packet, const struct arrival *arrival) {
     struct cause cause = {.plane = arrival->plane,
@@ -135,6 +154,7 @@ static void on_qp_packet(struct mrc_endpoint *endpoint, int64_t now, struct qp *
     switch (packet->opcode) {
     case WIRE_SACK:
         makes_sense = requestor_on_sack(&qp->requestor, now, packet);
+        share_dead_paths(endpoint, now, qp);
         break;
     case WIRE_NACK:
         makes_sense = requestor_on_nack(&qp->requestor, now, packet);

@@ -194,7 +194,7 @@ static void refill(struct ev_profile *profile, uint32_t plane) {
         profile->usable |= 1u << plane;
 }
 
-bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev) {
+bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev, bool is_dead) {
     int slot = find(profile, ev);
     const struct ev_set *set = &profile->sets[ev_plane(ev)];
     uint32_t in_use = 0;
@@ -203,7 +203,7 @@ bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev) {
         return false;
     for (uint32_t i = set->first; i < (uint32_t)set->first + set->active; i++)
         in_use += is_in_use(profile->standings[i].state);
-    if (in_use <= profile->min_active &&
+    if (in_use <= (is_dead ? 1 : profile->min_active) &&
         slot_in(profile, set->first + set->active, set->first + set->active + set->backup,
                 EV_BACKUP) == SLOT_NONE)
         return false;

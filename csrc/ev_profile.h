@@ -8,6 +8,7 @@
  *
  *   GOOD, SKIP --congested--> SKIP --passed over in that many turns--> GOOD
  *   GOOD, SKIP --lost, and more than min_active are left--> ASSUMED_BAD, a BACKUP takes its place
+ *              (one, if the path is dead)
  *   ASSUMED_BAD --revived--> GOOD or SKIP (BACKUP, if its place is taken)
  *   any --denied--> DENIED, until it is allowed again
  */
@@ -89,7 +90,10 @@ static inline uint32_t ev_profile_planes(const struct ev_profile *profile) {
 /* What feedback said; true when the state changed. An EV that is not ours changes nothing. Only the
  * low 16 bits of `ev` are compared. A congested one is passed over in so many turns more. */
 bool ev_profile_on_congested(struct ev_profile *profile, uint32_t ev, uint32_t turns);
-bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev);
+
+/* The same of a loss. At least min_active EVs of a plane stay in use where losses may be chance; of
+ * paths that are dead only the last one does. */
+bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev, bool is_dead);
 bool ev_profile_on_revived(struct ev_profile *profile, uint32_t ev, bool is_congested);
 bool ev_profile_deny(struct ev_profile *profile, uint32_t ev, bool is_denied);
 

@@ -146,7 +146,7 @@ void path_on_lost(struct path *path, int64_t now, uint32_t packets) {
         path->probe_at = now;
 }
 
-static void note_reverse(struct path *path, uint32_t ev) {
+void path_note_reverse(struct path *path, uint32_t ev) {
     for (uint32_t i = 0; i < path->reverse_count; i++) {
         if (path->reverse_evs[i] == ev)
             return;
@@ -156,6 +156,13 @@ static void note_reverse(struct path *path, uint32_t ev) {
     } else {
         path->reverse_evs[0] = path->reverse_evs[1];
         path->reverse_evs[1] = ev;
+    }
+}
+
+void path_forget_reverse(struct path *path, uint32_t ev) {
+    for (uint32_t i = 0; i < path->reverse_count; i++) {
+        if (path->reverse_evs[i] == ev)
+            path->reverse_evs[i] = path->reverse_evs[--path->reverse_count];
     }
 }
 
@@ -207,7 +214,7 @@ void path_on_answer(struct path *path, const mrc_config *config, int64_t now, en
         return; /* it crossed before the plane went out and proves nothing */
     path_on_acked(path, now);
     note_rtt(path, now - sent);
-    note_reverse(path, ev);
+    path_note_reverse(path, ev);
     if (kind == PATH_PROBE_FULL) {
         path->full_unanswered = 0;
         path->full_answers += path->full_answers < FULL_SAMPLES;
@@ -289,6 +296,7 @@ void path_on_probed(struct path *path, const mrc_config *config, int64_t now,
 
     if (is_lost) {
         path->unanswered++;
+        path->reverse_count = 0; /* answers go by the way of what they answer */
         path->answers = 0;
         path->full_unanswered = 0;
     } else if (path->probe_sent != 0 && path_wants_full(path, plan->needed)) {

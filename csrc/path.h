@@ -81,6 +81,10 @@ void path_forgive(struct path *path, const mrc_config *config);
 /* A packet of data, which may be of full size, took so long to be acknowledged. */
 void path_on_data_rtt(struct path *path, int64_t sample, bool is_full);
 
+/* An EV has brought a packet to the peer, or has not: what is known to work for control packets. */
+void path_note_reverse(struct path *path, uint32_t ev);
+void path_forget_reverse(struct path *path, uint32_t ev);
+
 /* Data left on it, came back acknowledged, or was judged lost. */
 void path_on_sent(struct path *path, int64_t now);
 void path_on_acked(struct path *path, int64_t now);

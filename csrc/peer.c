@@ -77,6 +77,10 @@ static bool may_burst(const struct peer *peer) {
     return peer->config->burst > 1 && !has_srv6(peer);
 }
 
+bool peer_names_paths(const struct peer *peer) {
+    return has_srv6(peer) || peer->setup.ev_values != 0;
+}
+
 uint32_t peer_ways(const struct peer *peer) {
     if (has_srv6(peer))
         return peer->setup.srv6.uplinks;
@@ -469,6 +473,15 @@ void peer_on_left(struct peer *peer, uint32_t plane, uint64_t nominal) {
 void peer_on_refused(struct peer *peer, int64_t now, uint32_t plane, uint64_t nominal) {
     leave(&peer->plane[plane], nominal);
     path_on_acked(&peer->plane[plane].path, now); /* the path is not to blame */
+}
+
+void peer_on_path(struct peer *peer, uint32_t plane, uint32_t ev, bool works) {
+    struct path *path = &peer->plane[plane].path;
+
+    if (works)
+        path_note_reverse(path, ev);
+    else
+        path_forget_reverse(path, ev);
 }
 
 void peer_on_lost(struct peer *peer, int64_t now, uint32_t plane, uint64_t nominal) {

@@ -107,6 +107,9 @@ void peer_on_qp(struct peer *peer, int64_t now, uint32_t mtu);
 /* How many values of EV[11:0], from 0 on, name a way: in SRv6 mode as many as there are uplinks. */
 uint32_t peer_ways(const struct peer *peer);
 
+/* Whether EV[15:0] names a path, the same one for every queue pair. */
+bool peer_names_paths(const struct peer *peer);
+
 /* Bytes of the IP packet (in SRv6 mode the outer one) that carries `mtu` bytes on this plane. */
 uint32_t peer_packet_size(const struct peer *peer, uint32_t plane, uint32_t mtu);
 
@@ -156,6 +159,10 @@ struct peer_sack {
     uint8_t penalty;
 };
 void peer_on_sack(struct peer *peer, int64_t now, const struct peer_sack *sack);
+
+/* What became of a packet of ours with this EV says whether answers should take it (MRC 1.0, Paths:
+ * reverse EV set). */
+void peer_on_path(struct peer *peer, uint32_t plane, uint32_t ev, bool works);
 
 /* An attempt on a plane was judged lost, given up for another reason, or refused by the peer. */
 void peer_on_lost(struct peer *peer, int64_t now, uint32_t plane, uint64_t nominal);

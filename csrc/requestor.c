@@ -211,12 +211,19 @@ static void publish(struct requestor *requestor, int64_t now, uint32_t ev,
     events_add(requestor->events, &event);
 }
 
-static void path_failed(struct requestor *requestor, int64_t now, uint32_t ev) {
-    if (!ev_profile_on_lost(&requestor->evs, ev))
+static void path_failed(struct requestor *requestor, int64_t now, uint32_t ev, bool is_dead) {
+    if (!ev_profile_on_lost(&requestor->evs, ev, is_dead))
         return;
     publish(requestor, now, ev, MRC_EV_ASSUMED_BAD);
+    if (is_dead && requestor->dead_count < REQUESTOR_DEAD)
+        requestor->dead_evs[requestor->dead_count++] = ev;
     if (requestor->suspect_at == INT64_MAX)
         requestor->suspect_at = now + SUSPECT_INTERVAL;
+}
+
+void requestor_on_path_dead(struct requestor *requestor, int64_t now, uint32_t ev) {
+    path_failed(requestor, now, ev, true);
+    requestor->dead_count = 0; /* whoever told us tells all */
 }
 
 /* Judges a stretch of 64 PSNs (loss_judge). */
@@ -231,8 +238,10 @@ static void judge_stretch(struct requestor *requestor, int64_t now, uint32_t bas
         const struct sent *record = loss_record(&requestor->loss, psn_add(base, (int32_t)i));
 
         peer_on_lost(requestor->peer, now, ev_plane(record->ev), record->nominal);
+        peer_on_path(requestor->peer, ev_plane(record->ev), record->ev, false);
         if (verdict.blamed >> i & 1)
-            path_failed(requestor, now, record->ev);
+            path_failed(requestor, now, record->ev,
+                        loss_is_path_dead(&requestor->loss, psn_add(base, (int32_t)i)));
     }
 }
 
@@ -392,6 +401,7 @@ bool requestor_on_sack(struct requestor *requestor, int64_t now, const struct pa
         said.rtt = now - cause->time;
         said.size = cause->size;
         loss_evidence_add(&evidence, cause->ev, cause->time);
+        peer_on_path(requestor->peer, ev_plane(cause->ev), cause->ev, true);
     }
     take_arrivals(requestor, now, sack, &tally);
     gather_evidence(requestor, now, sack, &evidence);
@@ -401,7 +411,7 @@ bool requestor_on_sack(struct requestor *requestor, int64_t now, const struct pa
     if (sack->m == WIRE_MARK_SKIP_ONCE)
         ev_profile_on_congested(&requestor->evs, sack->entropy, EV_TURNS_MARKED);
     else if (sack->m == WIRE_MARK_ALWAYS_SKIP)
-        path_failed(requestor, now, sack->entropy);
+        path_failed(requestor, now, sack->entropy, false);
     judge(requestor, now, sack, &evidence);
     if (evidence.has_ev)
         on_probe_answer(requestor, now, sack, &evidence);

@@ -56,6 +56,8 @@ enum requestor_state {
     REQUESTOR_STARVED, /* the pool of chunks is empty: to be called when another gave one back */
 };
 
+enum { REQUESTOR_DEAD = 4 };
+
 struct requestor {
     const mrc_config *config;
     struct peer *peer;
@@ -103,6 +105,8 @@ struct requestor {
     uint32_t probe_cack; /* of its answers so far */
     uint32_t probe_seen; /* bits above cack in its answers so far */
     int64_t suspect_at;
+    uint32_t dead_evs[REQUESTOR_DEAD]; /* of paths that the last SACK has shown to be dead */
+    uint32_t dead_count;
 
     mrc_qp_stats stats;
 };
@@ -137,6 +141,9 @@ void requestor_on_plane_up(struct requestor *requestor, int64_t now, uint32_t pl
 
 /* The peer was heard again after a silence: do not wait for the timer. */
 void requestor_on_peer_heard(struct requestor *requestor, int64_t now);
+
+/* Another queue pair to the peer has found the path of this EV dead. */
+void requestor_on_path_dead(struct requestor *requestor, int64_t now, uint32_t ev);
 
 /* A probe of one of its suspect EVs was answered. */
 void requestor_on_suspect_answered(struct requestor *requestor, int64_t now, uint32_t ev);

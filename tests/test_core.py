@@ -695,6 +695,21 @@ def test_an_ev_that_loses_is_replaced_told_and_comes_back_when_it_answers() -> N
     assert [(e.ev, e.state) for e in net.events(ON_EV)] == [(lost.ev, EV_GOOD)]
 
 
+def test_of_dead_paths_only_the_last_of_a_plane_stays_in_use() -> None:
+    """`ev_min_active` is for losses that may be chance."""
+    net = Net(1, planes=[Link(rate_bps=10**9)], config={"ev_count": 4, "ev_backup": 0})
+    connection = net.connect(mtu=MTU)
+    net.settle()
+    evs = [ev for ev, _, _ in connection.evs(0)]
+    for ev in evs[:3]:
+        net.rule("drop", opcodes=[*WRITES, REQUEST], evs=(0xFFFF, ev & 0xFFFF), count=10**6)
+    connection.write(0, 2000 * MTU)
+    net.run()
+    assert statuses(net, 0) == [0]
+    assert net.sent(0) < 1.2 * 2000
+    assert [ev for ev, _, state in connection.evs(0) if state == EV_GOOD] == evs[3:]
+
+
 def test_frames_of_several_packets_carry_one_ev_and_hold_equal_packets() -> None:
     net = Net(1, planes=[Link(rate_bps=10**10)] * 2)
     connection = net.connect(mtu=MTU)
