@@ -41,3 +41,11 @@ def test_links_of_a_host_taken_down_one_by_one_cost_equal_steps_that_come_back(
         lost = [each["plane"] for each in flow["path_events"] if each["event"] == "PlaneLost"]
         assert {"p0", "p1", "p2"} <= set(lost)
         assert len(flow["goodput_mbps"]) == len(record["times_s"])
+
+
+@pytest.mark.parametrize("number", ["f6", "f9b", "f10", "f11", "f12"])
+def test_what_the_paper_shows_of_lost_links_switches_and_packets(
+    number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Flapping links, a dead T0 and a dead T1, a path that loses a fifth of its packets."""
+    run(f"paper-{number}", capsys)
