@@ -212,6 +212,12 @@ bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev, bool is_dead) {
     return true;
 }
 
+bool ev_profile_is_bad(const struct ev_profile *profile, uint32_t ev) {
+    int slot = find(profile, ev);
+
+    return slot != SLOT_NONE && profile->standings[slot].state == EV_ASSUMED_BAD;
+}
+
 bool ev_profile_on_revived(struct ev_profile *profile, uint32_t ev, bool is_congested) {
     int slot = find(profile, ev);
     const struct ev_set *set = &profile->sets[ev_plane(ev)];

@@ -94,6 +94,10 @@ bool ev_profile_on_congested(struct ev_profile *profile, uint32_t ev, uint32_t t
 /* The same of a loss. At least min_active EVs of a plane stay in use where losses may be chance; of
  * paths that are dead only the last one does. */
 bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev, bool is_dead);
+
+/* Whether an EV is ASSUMED_BAD. */
+bool ev_profile_is_bad(const struct ev_profile *profile, uint32_t ev);
+
 bool ev_profile_on_revived(struct ev_profile *profile, uint32_t ev, bool is_congested);
 bool ev_profile_deny(struct ev_profile *profile, uint32_t ev, bool is_denied);
 

@@ -72,21 +72,22 @@ bool loss_is_lost(const struct loss *loss, uint32_t psn) {
            chunk_of(loss, psn)->lost & bit_of(psn);
 }
 
-bool loss_is_path_dead(const struct loss *loss, uint32_t psn) {
+bool loss_is_path_dead(const struct loss *loss, uint32_t psn, bool is_known) {
     const struct sent_chunk *chunk = chunk_of(loss, psn);
     const struct sent *lost = &chunk->records[psn % 64];
 
     for (uint64_t rest = chunk->arrived; rest != 0; rest &= rest - 1) {
-        if (chunk->records[__builtin_ctzll(rest)].ev == lost->ev)
-            return false;
-    }
-    for (uint64_t rest = chunk->lost; rest != 0; rest &= rest - 1) {
         const struct sent *other = &chunk->records[__builtin_ctzll(rest)];
 
-        if (other->ev == lost->ev && other->time != lost->time)
-            return true;
+        if (other->ev == lost->ev && other->time >= lost->time)
+            return false;
     }
-    return false;
+    for (uint64_t rest = chunk->lost; rest != 0 && !is_known; rest &= rest - 1) {
+        const struct sent *other = &chunk->records[__builtin_ctzll(rest)];
+
+        is_known = other->ev == lost->ev && other->time != lost->time;
+    }
+    return is_known;
 }
 
 struct sent *loss_on_sent(struct loss *loss, uint32_t psn, int64_t now, uint32_t ev) {

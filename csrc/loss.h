@@ -98,8 +98,9 @@ bool loss_is_outstanding(const struct loss *loss, uint32_t psn);
 bool loss_is_lost(const struct loss *loss, uint32_t psn);
 
 /* Whether a PSN that is lost was not alone: of its stretch of 64 nothing that was sent with its EV
- * has arrived, and two frames or more are lost. Chance rarely does that; a dead path always. */
-bool loss_is_path_dead(const struct loss *loss, uint32_t psn);
+ * since has arrived, and another frame is lost, or one was before (`is_known`). Chance rarely does
+ * that; a dead path always. */
+bool loss_is_path_dead(const struct loss *loss, uint32_t psn, bool is_known);
 
 /* A new attempt: for PSN next, which then advances, or for one that is lost. */
 struct sent *loss_on_sent(struct loss *loss, uint32_t psn, int64_t now, uint32_t ev);

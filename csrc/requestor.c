@@ -211,12 +211,21 @@ static void publish(struct requestor *requestor, int64_t now, uint32_t ev,
     events_add(requestor->events, &event);
 }
 
+static void note_dead(struct requestor *requestor, uint32_t ev) {
+    for (uint32_t i = 0; i < requestor->dead_count; i++) {
+        if (requestor->dead_evs[i] == ev)
+            return;
+    }
+    if (requestor->dead_count < REQUESTOR_DEAD)
+        requestor->dead_evs[requestor->dead_count++] = ev;
+}
+
 static void path_failed(struct requestor *requestor, int64_t now, uint32_t ev, bool is_dead) {
+    if (is_dead)
+        note_dead(requestor, ev);
     if (!ev_profile_on_lost(&requestor->evs, ev, is_dead))
         return;
     publish(requestor, now, ev, MRC_EV_ASSUMED_BAD);
-    if (is_dead && requestor->dead_count < REQUESTOR_DEAD)
-        requestor->dead_evs[requestor->dead_count++] = ev;
     if (requestor->suspect_at == INT64_MAX)
         requestor->suspect_at = now + SUSPECT_INTERVAL;
 }
@@ -241,7 +250,8 @@ static void judge_stretch(struct requestor *requestor, int64_t now, uint32_t bas
         peer_on_path(requestor->peer, ev_plane(record->ev), record->ev, false);
         if (verdict.blamed >> i & 1)
             path_failed(requestor, now, record->ev,
-                        loss_is_path_dead(&requestor->loss, psn_add(base, (int32_t)i)));
+                        loss_is_path_dead(&requestor->loss, psn_add(base, (int32_t)i),
+                                          ev_profile_is_bad(&requestor->evs, record->ev)));
     }
 }
 
