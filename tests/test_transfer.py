@@ -424,6 +424,16 @@ def test_a_link_in_the_directory_leads_nowhere(tmp_path: Path, box: Path) -> Non
     assert list(outside.iterdir()) == []
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_fifo_or_device_is_never_replaced(box: Path, overwrite: bool) -> None:
+    os.mkfifo(box / "null")
+    files = store.DirectoryStore(str(box), overwrite=overwrite, resume=False)
+    entry = transfer.Entry(kind="file", name="null", size=0, mode=0o600, mtime_ns=0)
+    with pytest.raises(CommandError, match="null exists and is no file but a device"):
+        files.open(entry)
+    assert (box / "null").is_fifo()
+
+
 def test_setuid_is_not_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"")

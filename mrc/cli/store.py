@@ -360,6 +360,12 @@ class DirectoryStore:
             return None
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), entry.name)
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
+            raise CommandError(  # root's --overwrite in /dev would cost the machine its devices
+                ExitCode.FAILED,
+                f"{printable(entry.name)} exists and is no file but a device, FIFO or socket: "
+                "mrc-recv replaces none, receive into another directory",
+            )
         if self._overwrite:
             return None
         if self._resume and stat.S_ISREG(status.st_mode):
