@@ -17,7 +17,7 @@ from tools.explore.scenario import Scenario, draw
 from tools.explore.shrink import Part, shrink
 
 
-@pytest.mark.parametrize("first", [0, 100_000])
+@pytest.mark.parametrize("first", [0, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_nothing_is_violated_in_fifty_lives(first: int) -> None:
     for seed in range(first, first + 50):
         assert live(draw(seed), twice=seed % 8 == 0).violations == (), f"--seed {seed}"
