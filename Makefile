@@ -48,8 +48,9 @@ lint: .venv/stamp  ## ruff and mypy
 check: lint build  ## lint, and the tests that need neither root nor time (under a minute)
 	$(PYTEST) -q -n 2 -m "not rig and not slow and not bench"
 
-test: build  ## the whole suite; as root also over real packets
-	$(PYTEST) -m "not bench"
+test: build  ## the whole suite; as root also over real packets, one test at a time
+	$(PYTEST) -q -n 2 -m "not rig and not bench"
+	$(PYTEST) -m "rig and not bench"
 
 asan: build  ## the suite, but for its speed, with the address and undefined-behaviour sanitizers
 	@rm -rf build/asan && mkdir -p build/asan && cp -r $(ASAN_TREE) build/asan
