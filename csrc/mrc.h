@@ -87,7 +87,7 @@ typedef struct mrc_config {
     /* Paths (MRC 1.0, Paths). */
     uint32_t ev_count;         /* EVs of a queue pair over all planes; 1..256, at least 1 a plane */
     uint32_t ev_backup;        /* spare EVs a plane */
-    uint32_t ev_min_active;    /* EVs of a live plane that stay in use; half, if less */
+    uint32_t ev_min_active;    /* EVs of a live plane that chance losses leave in use; or half */
     uint32_t probes_to_revive; /* answered probes before a plane or EV is used again */
     int64_t revive_spread;     /* ns over which they are spread; doubles at a flap within 60 s */
     int64_t plane_probe;       /* ns between probes of a plane that is out while there is work */

@@ -85,8 +85,8 @@ class Config:
         srh: In `srv6`, repeat the way in an SRH, for those who look on. [False; choice]
         ev_count: Entropy values of a queue pair, over all planes. [128; MRC, 128-256]
         ev_backup: Spare entropy values of each plane. [8; choice]
-        ev_min_active: Entropy values of a live plane that stay in use whatever happens; at most
-            half of those it has. [4; choice]
+        ev_min_active: Entropy values of a live plane that stay in use as long as losses may be
+            chance, at most half of those it has; of dead paths only the last one does. [4; choice]
 
         mpr: PSN window that we offer. [128 packets; 32; choice]
         max_wimm: Writes with immediate that the peer may have in flight. [64; choice]
