@@ -98,6 +98,7 @@ bool ev_profile_on_lost(struct ev_profile *profile, uint32_t ev, bool is_dead);
 /* Whether an EV is ASSUMED_BAD. */
 bool ev_profile_is_bad(const struct ev_profile *profile, uint32_t ev);
 
+/* An EV that was ASSUMED_BAD has shown that it works; true when the state changed. */
 bool ev_profile_on_revived(struct ev_profile *profile, uint32_t ev, bool is_congested);
 bool ev_profile_deny(struct ev_profile *profile, uint32_t ev, bool is_denied);
 

@@ -22,12 +22,7 @@ BURST = 80_000
 
 
 class Plane(Cables):
-    """One plane, made by `Rig`.
-
-    Attributes:
-        number: Which plane; its interface is "p<number>" in every host.
-        hub: The namespace in the middle; None if the hosts' interfaces are one veth pair.
-    """
+    """One plane, made by `Rig`: its cables, and what befalls frames on them."""
 
     def __init__(
         self, number: int, hosts: Sequence[Host], *, hub: str | None, mtu: int, ids: Iterator[int]
