@@ -179,6 +179,23 @@ def steered(rig: FabricRig, tmp_path: Path, size: int, *settings: str) -> Transf
     return Transfer(a, b, tmp_path / "topology.toml", size, *settings)
 
 
+def test_a_host_s_own_interface_that_was_down_carries_data_again(
+    make: Make, tmp_path: Path
+) -> None:
+    """The kernel has forgotten its neighbours, and the fabric answers nobody who asks for one."""
+    rig = make()
+    transfer = steered(rig, tmp_path, 192 << 20)
+    way = (1, "a", "t0a")
+    wait_until(lambda: sent(rig, way) > 500, "data on the plane")
+    rig.set_interface(1, "a", up=False)
+    before = sent(rig, way)
+    time.sleep(0.2)
+    assert sent(rig, way) == before
+    rig.set_interface(1, "a", up=True)
+    wait_until(lambda: sent(rig, way) > before + 500, "data on the plane that is back")
+    assert transfer.is_right()
+
+
 @pytest.mark.parametrize("srh", ["false", "true"], ids=["plain", "SRH"])
 def test_a_source_routed_transfer_leaves_a_t1_that_goes_silent(
     srh: str, make: Make, tmp_path: Path

@@ -41,7 +41,7 @@ def fabric() -> Iterator[KernelFabric]:
 
 
 def transfer(fabric: KernelFabric, file: str, size: int, *settings: str) -> Transfer:
-    return Transfer(fabric.hosts["a"], fabric.hosts["b"], file, size, *settings)
+    return Transfer(fabric.host("a"), fabric.host("b"), file, size, *settings)
 
 
 def predicted(fabric: KernelFabric, file: str) -> dict[tuple[str, int], set[IPv6Address]]:
@@ -50,7 +50,7 @@ def predicted(fabric: KernelFabric, file: str) -> dict[tuple[str, int], set[IPv6
     for source, destination in (("a", "b"), ("b", "a")):
         command = [sys.executable, "-c", PATHS, destination, "--json"]
         # A host finds out by its own addresses which one it is.
-        listed = fabric.hosts[source].run([*command, "--topology", file], env=ENVIRONMENT)
+        listed = fabric.host(source).run([*command, "--topology", file], env=ENVIRONMENT)
         result: dict[str, Any] = json.loads(listed.stdout)
         assert (result["from"], result["to"]) == (source, destination)
         for path in result["paths"]:
@@ -98,7 +98,7 @@ def test_a_wrong_plane_order_is_told_before_anything_is_sent(
         "    async with mrc.Endpoint(planes=['p1', 'p0'], config=config): pass\n"
         "asyncio.run(main())\n"
     )
-    done = fabric.hosts["a"].run([sys.executable, "-c", program], env=ENVIRONMENT, check=False)
+    done = fabric.host("a").run([sys.executable, "-c", program], env=ENVIRONMENT, check=False)
     assert "ConfigError: plane p1 is number 0 and has the address fd00:1::1" in done.stderr
 
 

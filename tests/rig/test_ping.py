@@ -133,13 +133,13 @@ def test_paths_that_evs_name_by_a_bit_field_answer_and_are_named(tmp_path: Path)
 
 def test_linux_s_own_switches_carry_probes_by_every_path(file: str) -> None:
     with KernelFabric(parse(TWO_BY_TWO)) as fabric:
-        listen(fabric.hosts["b"], file)
+        listen(fabric.host("b"), file)
         fabric.watch()
-        found = ping(fabric.hosts["a"], "b", "--topology", file, code=0)
+        found = ping(fabric.host("a"), "b", "--topology", file, code=0)
         for path in fabric.topology.paths("a", "b"):
             assert fabric.seen("t0a", path.plane)[path.address] >= 3
         assert len(found["paths"]) == 4
         fabric.remove_switch("t1a", 0)
         words = ("--topology", file, "--timeout", "0.3")
-        found = ping(fabric.hosts["a"], "b", *words, code=1)
+        found = ping(fabric.host("a"), "b", *words, code=1)
         assert [each["hops"][2] for each in found["paths"] if not each["answered"]] == ["t1a"]

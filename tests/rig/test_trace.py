@@ -148,10 +148,10 @@ def test_what_six_usids_do_not_hold_goes_on_in_an_srh(tmp_path: Path) -> None:
 
 def test_linux_s_own_switches_lead_round_trips_back_and_a_dead_one_is_named(file: str) -> None:
     with KernelFabric(parse(TWO_BY_TWO)) as fabric:
-        assert ways(trace(fabric.hosts["a"], file, code=0)) == {"p0": WAYS, "p1": WAYS}
+        assert ways(trace(fabric.host("a"), file, code=0)) == {"p0": WAYS, "p1": WAYS}
         fabric.remove_switch("t1a", 0)
         fabric.cut("t0a", "t1b", 1)
-        found = trace(fabric.hosts["a"], file, code=1)
+        found = trace(fabric.host("a"), file, code=1)
         named = {tuple(each["nodes"]) for fault in found["faults"] for each in fault["elements"]}
         # That the T1 behind the link lives is known by a way around it, in an SRH.
         assert named == {("t1a",), ("t0a", "t1b")}

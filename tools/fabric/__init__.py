@@ -10,7 +10,7 @@ namespace and speaks to its control socket. What switches do is csrc/fabric, in 
 
 from __future__ import annotations
 
-from tools.fabric.process import Fabric, FabricError
+from tools.fabric.process import Control, Fabric, FabricError
 from tools.fabric.settings import Settings
 
-__all__ = ["Fabric", "FabricError", "Settings"]
+__all__ = ["Control", "Fabric", "FabricError", "Settings"]

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from tools.fabric.settings import Settings
 
@@ -24,41 +24,26 @@ class FabricError(RuntimeError):
     """The fabric could not be started, or has refused an order."""
 
 
-class Fabric:
-    """A running fabric, from its construction to `close`.
+class Control:
+    """A fabric's control socket.
 
     Orders name a port by plane, node and the next node; chances are in millionths, times of rules
     in ns. Each raises FabricError when the fabric refuses it or is gone.
     """
 
-    def __init__(self, netns: str, topology: Path, settings: Settings) -> None:
-        """Starts it; its interfaces `p<plane>-<host>` exist.
+    def __init__(self, path: Path) -> None:
+        """Connects to it.
 
         Raises:
-            FabricError: It ended at once: topology, settings or interfaces are wrong.
+            FabricError: No fabric listens there.
         """
-        self._folder = tempfile.TemporaryDirectory(prefix="mrc-fabric-")
-        path = str(Path(self._folder.name, "control"))
-        words = [
-            f"{key}={json.dumps(value)}" for key, value in dataclasses.asdict(settings).items()
-        ]
-        command = [sys.executable, "-m", "tools.fabric", str(topology), path, *words]
-        self._process = subprocess.Popen(
-            ["ip", "netns", "exec", netns, *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._lines: IO[str] | None = None
-        assert self._process.stdout is not None
-        if self._process.stdout.readline() != "ready\n":
-            said = self._process.communicate()[1]
-            self.close()
-            raise FabricError(said.strip())
         self._socket.settimeout(TIMEOUT)
-        self._socket.connect(path)
+        try:
+            self._socket.connect(str(path))
+        except OSError as error:
+            self._socket.close()
+            raise FabricError(f"{path}: {error.strerror}") from error
         self._lines = self._socket.makefile("r")
 
     def order(self, name: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -66,7 +51,6 @@ class Fabric:
         line = json.dumps({"do": name, **(members or {})})
         try:
             self._socket.sendall(f"{line}\n".encode())
-            assert self._lines is not None
             answer: dict[str, Any] = json.loads(self._lines.readline() or '{"error": "it is gone"}')
         except OSError as error:
             raise FabricError(f"{line}: {error}") from error
@@ -113,13 +97,67 @@ class Fabric:
         return self.order("status")
 
     def close(self) -> None:
-        """Ends the process; again does nothing."""
-        if self._lines is not None:
-            self._lines.close()
+        """Hangs up; again does nothing."""
+        self._lines.close()
         self._socket.close()
+
+
+class Fabric(Control):
+    """A fabric that runs from its construction to `close`."""
+
+    def __init__(
+        self, netns: str, topology: Path, settings: Settings, *, control: Path | None = None
+    ) -> None:
+        """Starts it; its interfaces `p<plane>-<host>` exist.
+
+        Args:
+            netns: Where those are.
+            topology: The file.
+            settings: Of its switches.
+            control: Where its control socket is to be; None: in a temporary folder. It goes on
+                running when this process ends, but for `close`.
+
+        Raises:
+            FabricError: It ended at once: topology, settings or interfaces are wrong.
+        """
+        self._folder = None
+        path = control
+        if path is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="mrc-fabric-")
+            path = Path(self._folder.name, "control")
+        words = [
+            f"{key}={json.dumps(value)}" for key, value in dataclasses.asdict(settings).items()
+        ]
+        command = [sys.executable, "-m", "tools.fabric", str(topology), str(path), *words]
+        self._process = subprocess.Popen(
+            ["ip", "netns", "exec", netns, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            start_new_session=control is not None,
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "ready\n":
+            said = self._process.communicate()[1]
+            self._end()
+            raise FabricError(said.strip())
+        try:
+            super().__init__(path)
+        except FabricError:
+            self._end()
+            raise
+
+    def close(self) -> None:
+        """Ends the process; again does nothing."""
+        super().close()
+        self._end()
+
+    def _end(self) -> None:
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()

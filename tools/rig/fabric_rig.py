@@ -10,9 +10,8 @@ from mrc.topology_file import load
 from tools.fabric import Fabric, Settings
 from tools.rig import names, shell
 from tools.rig.cables import Cables, settle
-from tools.rig.host import Host
 from tools.rig.rig import FIRST_IFINDEX, HOST_SYSCTLS, HUB_SYSCTLS
-from tools.rig.site import Site
+from tools.rig.topology_site import TopologySite
 
 OFFLOADS = "tx off sg off tso off gso off gro off tx-udp-segmentation off"
 """What would hand the fabric frames that no wire carries: bursts, and unfinished checksums."""
@@ -38,14 +37,13 @@ class _HostLinks(Cables):
             settle([self])
 
 
-class FabricRig(Site):
+class FabricRig(TopologySite):
     """The hosts of a topology around one fabric.
 
     What befalls packets on the way is the business of `fabric`; links and switches go down and
     come up by the rig, since hosts see it at their ports.
 
     Attributes:
-        topology: As it was read.
         fabric: The process in the middle, from `start` to `close`.
     """
 
@@ -58,48 +56,33 @@ class FabricRig(Site):
         *,
         prefix: str | None = None,
         stay: bool = False,
+        control: Path | None = None,
     ) -> None:
         """Reads the topology; hosts have its names, short ones (`Rig`).
+
+        Args:
+            topology: The file.
+            settings: Of the switches.
+            prefix: Of the namespaces' names; "mrc" if None.
+            stay: Whether the rig and its fabric outlive the process.
+            control: Where the fabric's control socket is to be; None: a temporary place.
 
         Raises:
             ConfigError: The topology is wrong.
             ValueError: The rig cannot have hosts of these names.
         """
-        super().__init__(prefix, stay=stay)
-        self.topology = load(topology)
+        read = load(topology)
+        length = read.addresses.prefixlen + 16
+        super().__init__(read, prefix=prefix, stay=stay, prefix_length=length)
         self._file = topology
         self._settings = settings or Settings()
+        self._control = control
         self._hub = f"{self._stem}-{names.HUB}"
-        length = self.topology.addresses.prefixlen + 16
-        planes = range(self.topology.planes)
-        names.check_labels([host.name for host in self.topology.hosts])
-        self.hosts = tuple(
-            Host(
-                f"{self._stem}-{host.name}",
-                host.name,
-                number=host.number,
-                addresses=[
-                    f"{self.topology.address(host.name, plane)}/{length}" for plane in planes
-                ],
-            )
-            for host in self.topology.hosts
-        )
         ids = itertools.count(FIRST_IFINDEX)
         self._links = tuple(
             _HostLinks(plane, self.hosts, hub=self._hub, mtu=self.topology.mtu, ids=ids)
-            for plane in planes
+            for plane in range(read.planes)
         )
-
-    def host(self, name: str) -> Host:
-        """A host by its name.
-
-        Raises:
-            ValueError: There is none.
-        """
-        for host in self.hosts:
-            if host.label == name:
-                return host
-        raise ValueError(f"the rig has no host {name!r}")
 
     def _namespaces(self) -> list[str]:
         return [*super()._namespaces(), self._hub]
@@ -113,24 +96,41 @@ class FabricRig(Site):
         shell.batch(line for links in self._links for line in links.links(labels))
         shell.batch((line for each in self._links for line in each.hub_lines()), netns=self._hub)
         for host in self.hosts:
-            shell.batch(["link set lo up", *self._host_lines(host.label)], netns=host.name)
+            lines = [line for each in self._links for line in self._host_lines(each, host.label)]
+            shell.batch(["link set lo up", *lines], netns=host.name)
             offloads = "; ".join(f"ethtool -K {each.interface} {OFFLOADS}" for each in self._links)
             shell.run(["ip", "netns", "exec", host.name, "sh", "-ec", offloads])
-        self.fabric = Fabric(self._hub, self._file, self._settings)
+        self.fabric = Fabric(self._hub, self._file, self._settings, control=self._control)
         settle(self._links)
 
-    def _host_lines(self, label: str) -> list[str]:
-        """Interfaces, addresses, and every other host's link address: the fabric answers nobody."""
-        lines = []
-        for links in self._links:
-            lines += links.host_lines(label)
-            lines += [
-                f"neigh replace {self.topology.address(other.label, links.number)} "
-                f"lladdr {links.mac(other.label)} nud permanent dev {links.interface}"
-                for other in self.hosts
-                if other.label != label
-            ]
-        return lines
+    def _host_lines(self, links: _HostLinks, label: str) -> list[str]:
+        """A host's interface, its address, and the others' link addresses.
+
+        The fabric answers nobody who asks for one.
+        """
+        return links.host_lines(label) + [
+            f"neigh replace {self.topology.address(other.label, links.number)} "
+            f"lladdr {links.mac(other.label)} nud permanent dev {links.interface}"
+            for other in self.hosts
+            if other.label != label
+        ]
+
+    def set_interface(self, plane: int, host: str, *, up: bool) -> None:
+        """Takes a host's own interface down (`ip link`), or up again with all that it had.
+
+        The kernel flushes IPv6 addresses, routes and neighbours, permanent ones too, of an
+        interface that goes down. The T0 loses its carrier, which it does not mind.
+
+        Raises:
+            RigError: The kernel refused.
+            ValueError: There is no such host.
+        """
+        links = self._links[plane]
+        down = [f"link set {links.interface} down"]
+        lines = self._host_lines(links, host) if up else down
+        shell.batch(lines, netns=self.host(host).name)
+        if up:
+            settle([links])
 
     def set_link(self, plane: int, lower: str, upper: str, *, up: bool) -> None:
         """Takes a link down, or up: its T0 and its T1, or its host, notice it at their ports.

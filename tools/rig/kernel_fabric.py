@@ -5,7 +5,7 @@
                            u1 ── d0  t1b  d1 ── u1
 
     with KernelFabric(load("topology.toml")) as fabric:
-        fabric.hosts["a"].run(["ping", "-c", "1", fabric.hosts["b"].address(1)])
+        fabric.host("a").run(["ping", "-c", "1", fabric.host("b").address(1)])
 
 A switch shifts its own uSID out of a destination and looks the rest up in a static table (RFC 8986,
 9800); plain packets to hosts' addresses are forwarded too, with one uplink each. Nothing is learnt:
@@ -17,11 +17,11 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import json
-from types import TracebackType
 
 from mrc.topology import Cable, Topology
 from tools.rig import names, shell
 from tools.rig.host import Host
+from tools.rig.topology_site import TopologySite
 
 _NEIGHBOUR = "fe80::1"
 _ANCHOR = "sr0"
@@ -55,75 +55,51 @@ class _Port:
         return f"{self.name} index {self.index} mtu {mtu} address {self.mac} netns {self.netns}"
 
 
-class KernelFabric:
-    """Hosts and switches of a topology, from `with` to its end.
+class KernelFabric(TopologySite):
+    """Hosts and switches of a topology; interface "p<plane>" of a host is in that plane.
 
     Attributes:
-        topology: What was built.
-        hosts: By name; interface "p<plane>" is in that plane.
+        switches: The namespace of each (switch, plane).
     """
 
-    def __init__(self, topology: Topology, *, prefix: str = names.PREFIX) -> None:
-        self.topology = topology
-        self._prefix = names.stem(prefix)
-        self._clean_prefix = prefix
-        self._netns = dict(self._name_namespaces())
-        self._lines: dict[str, list[str]] = {name: [] for name in self._netns.values()}
-        self.hosts = {
-            host.name: Host(
-                self._netns[host.name, None],
-                f"h{host.number}",
-                number=host.number,
-                addresses=[
-                    f"{topology.address(host.name, plane)}/128" for plane in range(topology.planes)
-                ],
-            )
-            for host in topology.hosts
-        }
+    def __init__(
+        self, topology: Topology, *, prefix: str | None = None, stay: bool = False
+    ) -> None:
+        """Names them.
 
-    def _name_namespaces(self) -> list[tuple[tuple[str, int | None], str]]:
-        """(node, plane) and its namespace; a host is one in all planes."""
-        named: list[tuple[tuple[str, int | None], str]] = [
-            ((host.name, None), f"{self._prefix}-h{host.number}") for host in self.topology.hosts
+        Args:
+            topology: What is to be built; its hosts have short names (`Rig`).
+            prefix: Of the namespaces' names; "mrc" if None.
+            stay: Whether the rig outlives the process.
+
+        Raises:
+            ValueError: The rig cannot have hosts of these names.
+        """
+        super().__init__(topology, prefix=prefix, stay=stay, prefix_length=128)
+        self.switches = dict(self._name_switches())
+        self._lines: dict[str, list[str]] = {name: [] for name in self._namespaces()}
+
+    def _name_switches(self) -> list[tuple[tuple[str, int], str]]:
+        """(switch, plane) and its namespace."""
+        return [
+            ((name, plane), f"{self._stem}-{names.switch(plane, number)}")
+            for plane in range(self.topology.planes)
+            for number, name in enumerate(
+                name for tier in self.topology.tiers for name in tier.switches
+            )
         ]
-        for plane in range(self.topology.planes):
-            switches = [name for tier in self.topology.tiers for name in tier.switches]
-            named += [
-                ((name, plane), f"{self._prefix}-p{plane}s{number}")
-                for number, name in enumerate(switches)
-            ]
-        return named
+
+    def _namespaces(self) -> list[str]:
+        return [*super()._namespaces(), *self.switches.values()]
 
     def netns(self, node: str, plane: int) -> str:
         """The namespace of a node.
 
         Raises:
-            KeyError: There is no such node.
+            ValueError: There is no such node.
         """
-        return self._netns.get((node, plane)) or self._netns[node, None]
-
-    def __enter__(self) -> KernelFabric:
-        names.clean(self._clean_prefix)
-        try:
-            self._build()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends what runs in the hosts and removes every namespace; once is enough."""
-        for host in self.hosts.values():
-            host.kill()
-        names.remove(set(self._netns.values()) & set(names.listed()))
+        found = self.switches.get((node, plane))
+        return found if found is not None else self.host(node).name
 
     def remove_switch(self, name: str, plane: int) -> None:
         """A switch is gone for good, and its neighbours' ports lose their carrier.
@@ -131,7 +107,7 @@ class KernelFabric:
         Raises:
             RigError: There is no such switch now.
         """
-        names.remove([self._netns[name, plane]])
+        names.remove([self.switches[name, plane]])
 
     def cut(self, lower: str, upper: str, plane: int) -> None:
         """A link between two switches is gone for good: both ends lose their carrier.
@@ -140,15 +116,16 @@ class KernelFabric:
             RigError: There is no such link.
         """
         netns = self.netns(lower, plane)
-        shell.run(["ip", "-n", netns, "link", "set", self._port_name(lower, upper), "down"])
+        shell.run(["ip", "-n", netns, "link", "set", self.port_name(lower, upper), "down"])
 
     # Building.
 
     def _build(self) -> None:
-        shell.batch(f"netns add {name}" for name in self._netns.values())
-        switches = {name for (_, plane), name in self._netns.items() if plane is not None}
-        for name in self._netns.values():
-            shell.set_sysctls(name, _QUIET | (_FORWARDING if name in switches else {}))
+        super()._build()
+        for host in self.hosts:
+            shell.set_sysctls(host.name, _QUIET)
+        for name in self.switches.values():
+            shell.set_sysctls(name, _QUIET | _FORWARDING)
         indexes = itertools.count(100)
         links = []
         for cable in self.topology.cables():
@@ -161,14 +138,14 @@ class KernelFabric:
                     f"neigh add {_NEIGHBOUR} lladdr {other.mac} nud permanent dev {port.name}",
                 ]
         shell.batch(links)
-        for host in self.hosts.values():
+        for host in self.hosts:
             self._configure_host(host)
         for plane in range(self.topology.planes):
             self._configure_switches(plane)
         for netns, lines in self._lines.items():
             shell.batch(lines, netns=netns)
 
-    def _port_name(self, node: str, neighbour: str) -> str:
+    def port_name(self, node: str, neighbour: str) -> str:
         """Of a switch's port: "h<n>" to a host, "u<n>" upwards, "d<n>" downwards."""
         lowest, highest = (tier.switches for tier in self.topology.tiers)
         if neighbour in lowest:
@@ -178,9 +155,9 @@ class KernelFabric:
         return f"h{self.topology.host(neighbour).number}"
 
     def _ends(self, cable: Cable, indexes: itertools.count[int]) -> tuple[_Port, _Port]:
-        is_host = cable.lower in self.hosts
-        down = f"p{cable.plane}" if is_host else self._port_name(cable.lower, cable.upper)
-        up = self._port_name(cable.upper, cable.lower)
+        is_host = cable.lower in {host.label for host in self.hosts}
+        down = f"p{cable.plane}" if is_host else self.port_name(cable.lower, cable.upper)
+        up = self.port_name(cable.upper, cable.lower)
         # Unlike indexes at the ends: else carrier changes are told a second late.
         return (
             _Port(self.netns(cable.lower, cable.plane), down, next(indexes)),
@@ -201,7 +178,7 @@ class KernelFabric:
         block = self.topology.block
         length = block.prefixlen
         for name, table in self.topology.forwarding(plane).items():
-            lines = self._lines[self._netns[name, plane]]
+            lines = self._lines[self.switches[name, plane]]
             lines += [
                 f"link add {_ANCHOR} type ifb",
                 f"link set {_ANCHOR} up",
@@ -211,10 +188,10 @@ class KernelFabric:
                 "route add blackhole ::/0",
             ]
             for usid, neighbour in table.usids.items():
-                port = self._port_name(name, neighbour)
+                port = self.port_name(name, neighbour)
                 lines.append(f"route add {self._sid(usid)} via {_NEIGHBOUR} dev {port}")
             for address, neighbours in table.addresses.items():
-                port = self._port_name(name, neighbours[int(address) % len(neighbours)])
+                port = self.port_name(name, neighbours[int(address) % len(neighbours)])
                 lines.append(f"route add {address}/128 via {_NEIGHBOUR} dev {port}")
 
     def _sid(self, usid: int) -> str:
@@ -235,7 +212,7 @@ class KernelFabric:
                 }}
             }}
         """
-        for name in self._netns.values():
+        for name in self._namespaces():
             shell.run(["ip", "netns", "exec", name, "nft", "-f", "-"], script)
 
     def seen(self, node: str, plane: int) -> dict[ipaddress.IPv6Address, int]:

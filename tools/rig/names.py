@@ -24,10 +24,18 @@ HUB = "hub"
 LABEL = re.compile(r"[a-z][a-z0-9]{0,7}")
 """A host's label; short, because an interface's name has 15 bytes, `p255-` being five."""
 
+SWITCH = re.compile(r"p\d+s\d+")
+"""The label of a switch that is a namespace of its own (`switch`); no host may have it."""
+
 
 def mac(plane: int, host: int) -> str:
     """The link address of a host's interface in one plane; hosts are numbered from 1."""
     return f"02:00:00:00:{plane:02x}:{host:02x}"
+
+
+def switch(plane: int, number: int) -> str:
+    """The label of a switch that is a namespace of its own; switches are numbered from 0."""
+    return f"p{plane}s{number}"
 
 
 _numbers = itertools.count()
@@ -38,6 +46,16 @@ def stem(prefix: str) -> str:
     return f"{prefix}-{os.getpid()}-{next(_numbers)}"
 
 
+def check_prefix(prefix: str) -> None:
+    """Refuses what namespaces' and folders' names cannot begin with.
+
+    Raises:
+        ValueError: It is no word.
+    """
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,31}", prefix):
+        raise ValueError(f"{prefix!r} cannot be the prefix of a rig: take letters and digits")
+
+
 def check_labels(labels: Sequence[str]) -> None:
     """Refuses what hosts cannot be called.
 
@@ -45,7 +63,7 @@ def check_labels(labels: Sequence[str]) -> None:
         ValueError: One is too long or has other characters, or two are the same.
     """
     for label in labels:
-        if not LABEL.fullmatch(label) or label == HUB:
+        if not LABEL.fullmatch(label) or label == HUB or SWITCH.fullmatch(label):
             raise ValueError(f"{label!r} cannot be the name of a host")
     if len(set(labels)) != len(labels):
         raise ValueError("hosts have different names")
