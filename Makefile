@@ -8,6 +8,7 @@ RUN := $(BIN)/python
 PYTEST := $(RUN) -m pytest
 
 PACKAGES := python3-venv python3-dev gcc libc6-dev iproute2 nftables ethtool
+TEST_PACKAGES := valgrind
 # What `dpkg-query` says of a package that is there.
 INSTALLED = dpkg-query -W -f '$${Status}\n' $(1) 2>/dev/null | grep -c '^install ok installed'
 # Debian packages that are not there: installed by root, else named; they may be there otherwise.
@@ -34,6 +35,10 @@ help:  ## these lines
 	$(RUN) -m pip install -q --disable-pip-version-check -e '.[test]'
 	@touch $@
 
+.venv/testing:
+	$(call APT,$(TEST_PACKAGES))
+	@mkdir -p .venv && touch $@
+
 build/stamp: .venv/stamp tools/backend.py $(wildcard csrc/*.[ch] csrc/*/*.[ch] tools/fabric/*.[ch])
 	CFLAGS=-Werror $(RUN) tools/backend.py
 	@mkdir -p build && touch $@
@@ -45,10 +50,10 @@ lint: .venv/stamp  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check: lint build  ## lint, and the tests that need neither root nor time (under a minute)
+check: lint build .venv/testing  ## lint, and the tests that need neither root nor time (under a minute)
 	$(PYTEST) -q -n 2 -m "not rig and not slow and not bench"
 
-test: build  ## the whole suite; as root also over real packets, one test at a time
+test: build .venv/testing  ## the whole suite; as root also over real packets, one test at a time
 	$(PYTEST) -q -n 2 -m "not rig and not bench"
 	$(PYTEST) -m "rig and not bench"
 
@@ -61,7 +66,7 @@ asan: build  ## the suite, but for its speed, with the address and undefined-beh
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	  LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" $(abspath $(RUN)) -m pytest \
 	  -m "not bench" --ignore=tests/test_tree.py --ignore=tests/test_install.py \
-	  --ignore=tests/rig/test_performance.py
+	  --ignore=tests/test_cost.py --ignore=tests/rig/test_performance.py
 
 SECONDS := 60
 explore: build  ## random faults in the simulator for SECONDS (60); prints how to replay what fails
@@ -69,6 +74,9 @@ explore: build  ## random faults in the simulator for SECONDS (60); prints how t
 
 demo: build  ## a file over four planes between two hosts, one plane pulled out on the way
 	$(RUN) tools/demo.py
+
+cost: .venv/stamp .venv/testing  ## what the core costs a packet, in instructions, function by function
+	$(RUN) -m tools.cost
 
 bench: build  ## the measurements
 	$(call APT,iperf3)
@@ -79,4 +87,4 @@ clean:  ## everything that was built
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help build lint check test asan explore demo bench clean
+.PHONY: help build lint check test asan explore demo cost bench clean
