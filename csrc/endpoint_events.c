@@ -113,7 +113,7 @@ static bool has_open_qp(const struct peer_entry *entry) {
 /* When a silent peer is to be given up; TIMER_NEVER while no queue pair depends on it. */
 static int64_t death_of(const struct mrc_endpoint *endpoint, const struct peer_entry *entry,
                         int64_t now) {
-    int64_t death = entry->peer.heard + endpoint->config.dead_after;
+    int64_t death = entry->peer.answered + endpoint->config.dead_after;
 
     if (!has_open_qp(entry))
         return TIMER_NEVER;
@@ -135,7 +135,7 @@ void endpoint_settle_peer(struct mrc_endpoint *endpoint, int64_t now, struct pee
 }
 
 static void on_peer_timeout(struct mrc_endpoint *endpoint, int64_t now, struct peer_entry *entry) {
-    if (has_open_qp(entry) && now - entry->peer.heard >= endpoint->config.dead_after &&
+    if (has_open_qp(entry) && now - entry->peer.answered >= endpoint->config.dead_after &&
         entry->peer.asked >= DEAD_PROBES) {
         endpoint_fail_peer(endpoint, now, entry, MRC_ERROR_PEER_SILENT);
         return;
@@ -143,7 +143,7 @@ static void on_peer_timeout(struct mrc_endpoint *endpoint, int64_t now, struct p
     if (peer_on_timeout(&entry->peer, now))
         entry->is_probing = true;
     /* Without a port to ask by, each look counts as a question: nobody waits for ever. */
-    if (now - entry->peer.heard >= endpoint->config.dead_after && !peer_can_ask(&entry->peer))
+    if (now - entry->peer.answered >= endpoint->config.dead_after && !peer_can_ask(&entry->peer))
         entry->peer.asked++;
     endpoint_settle_peer(endpoint, now, entry);
 }

@@ -260,7 +260,7 @@ static void on_path_answered(struct mrc_endpoint *endpoint, int64_t now,
     if (!peer->is_used)
         return;
     peer->heard = now;
-    peer->asked = 0;
+    peer_on_answer(peer, now);
     plane->stats.probes_answered++;
     peer_on_arrival(peer, now, asked->sent);
     if (asked->kind == ASKED_STATUS) {

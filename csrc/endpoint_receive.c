@@ -32,7 +32,6 @@ static void note_heard(struct mrc_endpoint *endpoint, int64_t now, struct peer_e
     int64_t silence = now - entry->peer.heard;
 
     entry->peer.heard = now;
-    entry->peer.asked = 0;
     if (silence < SILENCE_NOTED)
         return;
     for (struct qp *qp = entry->qps; qp != NULL; qp = qp->same_peer) {
@@ -173,6 +172,7 @@ static void on_qp_packet(struct mrc_endpoint *endpoint, int64_t now, struct qp *
     endpoint->counters.drop_stale += !makes_sense;
     endpoint_settle_qp(endpoint, now, qp);
     if (packet->opcode == WIRE_SACK || packet->opcode == WIRE_NACK || packet->opcode == WIRE_ACK) {
+        peer_on_answer(qp->peer, now);
         endpoint_wake_qp(endpoint, qp);
         endpoint_settle_peer(endpoint, now, endpoint_entry(endpoint, qp->peer));
     }

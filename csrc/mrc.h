@@ -40,7 +40,7 @@ enum mrc_status {
     MRC_ERROR_REMOTE_OPERATION = -18, /* the peer could not execute it (NAK 0x63, UNEXP_EVENT) */
     MRC_ERROR_INVALID_REQUEST = -19,  /* the peer calls our packet malformed (NAK 0x61) */
     MRC_ERROR_RETRY_EXCEEDED = -20,   /* one packet failed linear_cnt + exp_cnt times */
-    MRC_ERROR_PEER_SILENT = -21,      /* nothing from the peer on any plane for dead_after */
+    MRC_ERROR_PEER_SILENT = -21,      /* no answer of the peer on any plane for dead_after */
     MRC_ERROR_PEER_RESTARTED = -22,   /* the peer is there with another incarnation */
     MRC_ERROR_PEER_CLOSED = -23,      /* the peer said that it closed or aborted */
 };
@@ -98,7 +98,7 @@ typedef struct mrc_config {
     int64_t ack_timeout;  /* ns; 0: from the measured RTT with a floor of 5 ms */
     uint32_t linear_cnt;  /* tries at the fixed timeout; at most 7 */
     uint32_t exp_cnt;     /* tries with exponential back-off; 25 means for ever */
-    int64_t dead_after;   /* ns of silence on every plane that end a queue pair */
+    int64_t dead_after;   /* ns without an answer on any plane that end a queue pair */
     int64_t linger;       /* ns that a closed queue pair still answers */
     uint32_t burst;       /* most packets a frame, 1..15; 1 turns bursts off */
 

@@ -36,7 +36,7 @@ void peer_init(struct peer *peer, const mrc_config *config, const struct plane *
     peer->is_used = true;
     peer->reorder_scale = 1;
     peer->added = now;
-    peer->heard = now;
+    peer->heard = peer->answered = now;
     peer->worked = now;
     peer->received = now - RECEIVING_MEMORY;
     peer->status_at = INT64_MAX;
@@ -507,6 +507,11 @@ void peer_on_trimmed(struct peer *peer, int64_t now, uint32_t plane, uint32_t no
         nscc_on_trim(&peer->nscc, now, nominal, peer_inflight(peer), is_last_hop);
     else if (is_up(peer, plane))
         nscc_on_trim(&from->nscc, now, nominal, from->inflight, is_last_hop);
+}
+
+void peer_on_answer(struct peer *peer, int64_t now) {
+    peer->answered = now;
+    peer->asked = 0;
 }
 
 int64_t peer_on_arrival(struct peer *peer, int64_t now, int64_t sent) {

@@ -78,6 +78,7 @@ struct peer {
     int64_t reorder_changed;
     int64_t added;
     int64_t heard;       /* when the last packet came from it */
+    int64_t answered;    /* when it last answered: then what we send reaches it, too */
     uint32_t asked;      /* probes since then */
     int64_t worked;      /* when it last had something to send, or data came */
     int64_t received;    /* when data last came */
@@ -178,6 +179,15 @@ void peer_on_spurious(struct peer *peer, int64_t now);
 /* A packet of any kind that was sent at `sent` has arrived. Returns up to when everything sent, on
  * any plane, ought to have (hindsight.h); 0: not known. */
 int64_t peer_on_arrival(struct peer *peer, int64_t now, int64_t sent);
+
+/* When something last came back on a plane. */
+static inline int64_t peer_answered(const struct peer *peer, uint32_t plane) {
+    return peer->plane[plane].path.proven;
+}
+
+/* It has answered. What it sends of its own accord does not show that it hears us: by a way that
+ * is broken in one direction nobody would ever be given up. */
+void peer_on_answer(struct peer *peer, int64_t now);
 
 /* How long a packet of each plane may still be under way when one sent later has come; returns the
  * same for one of its own plane. */

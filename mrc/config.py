@@ -104,7 +104,7 @@ class Config:
             [3; choice]
         revive_spread: Time over which these are spread; doubles with each flap within 60 s.
             [s; 0.1; choice]
-        dead_after: Silence on every plane that ends a connection. [s; 10; choice]
+        dead_after: Time without an answer on any plane that ends a connection. [s; 10; choice]
         crash_after: Silence that confirms a peer's crash once its control connection has ended.
             [s; 1; choice]
         linger: Time for which a closed connection still answers late packets. [s; 2; choice]

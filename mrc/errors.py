@@ -66,7 +66,7 @@ class ConnectionLost(ConnectionClosed):
         "aborted",  # by `abort`, here or at the peer
         "peer crashed",  # its process ended without a word
         "peer restarted",  # it is there again, but it is another
-        "peer silent",  # nothing came on any plane for `dead_after`
+        "peer silent",  # no answer on any plane for `dead_after`
         "retries exceeded",  # one packet was not acknowledged however often it was sent
         "remote access refused",  # a write met memory that the peer does not lend
         "protocol error",  # the peer broke a rule

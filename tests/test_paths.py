@@ -444,6 +444,18 @@ def test_all_planes_dead_for_longer_ends_both_sides_then_and_not_before() -> Non
     assert net.now - died == 109 * SECOND // 10
 
 
+def test_a_host_that_is_heard_by_nobody_gives_up_in_time_though_it_hears_its_peer() -> None:
+    """What a peer sends of its own accord does not show that it hears us."""
+    net, connection = joined([FAST] * 4)
+    stream(net, connection, 20 * MS)
+    for plane in range(4):
+        net.change(plane, 0, dead=True)
+    net.pass_time(9 * SECOND)
+    assert net.events(ON_QP) == []
+    net.pass_time(2 * SECOND)
+    assert {(e.host, e.status) for e in net.events(ON_QP)} == {(0, PEER_SILENT), (1, PEER_SILENT)}
+
+
 def test_a_host_whose_own_ports_are_all_down_for_longer_gives_up_as_well() -> None:
     """It can ask nobody, and heard nothing."""
     net, connection = joined([FAST] * 4)
