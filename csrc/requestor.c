@@ -572,16 +572,29 @@ bool requestor_deny(struct requestor *requestor, uint32_t ev, bool is_denied) {
 
 /* ---- Timeouts ---- */
 
-/* Rule (e): the timer of what was sent before `before` has run out. It is sent again; of the paths
- * that says nothing, since nothing has come by any. */
-static void expire(struct requestor *requestor, int64_t before) {
+/* What ran out of time says nothing of its path as long as nothing comes by any. Where the plane
+ * has answered a probe since, the way that this one took is to blame: a queue pair that knows no
+ * other would send on it for ever. */
+static void blame_path(struct requestor *requestor, int64_t now, uint32_t psn) {
+    const struct sent *record = loss_record(&requestor->loss, psn);
+    uint32_t plane = ev_plane(record->ev);
+
+    if (peer_answered(requestor->peer, plane) > record->time + ack_timeout(requestor))
+        path_failed(requestor, now, record->ev, false);
+}
+
+/* Rule (e): the timer of what was sent before `before` has run out. It is sent again. */
+static void expire(struct requestor *requestor, int64_t now, int64_t before) {
     uint32_t base = requestor->loss.first;
     uint32_t chunk;
     uint64_t lost;
 
     requestor->stats.timeouts++;
-    while (loss_sweep(&requestor->loss, &base, LOSS_PLANES, before, &chunk, &lost))
+    while (loss_sweep(&requestor->loss, &base, LOSS_PLANES, before, &chunk, &lost)) {
         let_go(requestor, chunk, lost);
+        for (; lost != 0; lost &= lost - 1)
+            blame_path(requestor, now, psn_add(chunk, __builtin_ctzll(lost)));
+    }
 }
 
 /* Those that have been refused for long enough are to be sent again. */
@@ -619,7 +632,7 @@ void requestor_on_timeout(struct requestor *requestor, int64_t now, uint32_t *su
         return;
     }
     if (requestor->tries > 0 && now - requestor->answered >= PAUSE_MAX)
-        expire(requestor, now - ack_timeout(requestor));
+        expire(requestor, now, now - ack_timeout(requestor));
     requestor->tries++;
     requestor->progress = now;
     requestor->wants_probe = true;

@@ -32,6 +32,7 @@ def test_nothing_is_violated_in_fifty_lives(first: int) -> None:
         pytest.param(1353, id="the same, the refusal kept back by probes"),
         pytest.param(300531, id="answers kept to paths that had died"),
         pytest.param(404, id="retries were over in a fabric that loses nothing"),
+        pytest.param(90, id="the only way in use was dead, its spares were never tried"),
     ],
 )
 def test_what_was_found_stays_mended(seed: int) -> None:

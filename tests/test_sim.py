@@ -408,3 +408,17 @@ def test_everything_is_given_back_when_all_is_quiet() -> None:
     done.run_on(done.now / PS + 1e-3)
     assert done.totals().packets <= 2  # a probe of the next refresh at most
     assert (done.ports()["waiting"] == 0).all()
+
+
+def test_a_queue_pair_whose_only_way_in_use_is_dead_takes_a_spare_one() -> None:
+    """The peer answers probes by other ways; nothing that was sent on this one ever comes back."""
+    topology = sim.two_tier(t0=2, hosts=1, t1=4, rate=1e9, fabric_rate=1e9)
+    settings = sim.Settings(ev_count=1, ev_backup=3, ev_min_active=1)
+    left = []
+    for port in topology.up_ports(topology.switch(tier=0, index=0)):
+        dead = sim.Fault(time=1e-6, port=port, up=False, one_way=True)
+        flows = sim.incast([0], 1, size=100_000)
+        simulation = sim.Simulation(topology, flows, settings, faults=[dead])
+        assert simulation.run(2.0)
+        left.append(int(simulation.qps()["evs_bad"].sum()))
+    assert sum(left) == 1
