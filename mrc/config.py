@@ -83,7 +83,8 @@ class Config:
             switches read, both as `topology` says. [ecmp; MRC]
         topology: File that describes the fabric, for `srv6` and `stev`. [topology.toml; choice]
         srh: In `srv6`, repeat the way in an SRH, for those who look on. [False; choice]
-        ev_count: Entropy values of a queue pair, over all planes. [128; MRC, 128-256]
+        ev_count: Entropy values of a queue pair, over all planes, at least one in each.
+            [128; MRC, 128-256]
         ev_backup: Spare entropy values of each plane. [8; choice]
         ev_min_active: Entropy values of a live plane that stay in use as long as losses may be
             chance, at most half of those it has; of dead paths only the last one does. [4; choice]
@@ -155,7 +156,7 @@ class Config:
     routing: Routing = "ecmp"
     topology: str | os.PathLike[str] = "topology.toml"
     srh: bool = False
-    ev_count: int = _setting(128, 16, 256)
+    ev_count: int = _setting(128, 1, 256)
     ev_backup: int = _setting(8, 0, 64)
     ev_min_active: int = _setting(4, 1, 256)
 

@@ -55,6 +55,7 @@ class Record:
         path_events: Of each flow (seconds, kind, interface, EV or reason).
         happened: When each event was done.
         counts: Of each flow the sender's statistics at the end.
+        done: Of each flow that ended, when its last message was acknowledged, seconds.
         fabric: Of packets, how many were marked, trimmed, or lost.
         errors: What broke.
     """
@@ -66,6 +67,7 @@ class Record:
     path_events: dict[str, list[tuple[float, str, str, Any]]]
     happened: list[tuple[float, Event]]
     counts: dict[str, Any]
+    done: dict[str, float]
     fabric: dict[str, int]
     errors: list[str]
 
@@ -103,6 +105,7 @@ class Record:
             },
             happened=happened,
             counts={name: row for note in notes for name, row in note["counts"].items()},
+            done={name: at - zero for note in notes for name, at in note["done"].items()},
             fabric=fabric,
             errors=[error for note in notes for error in note["errors"]],
         )
@@ -160,6 +163,7 @@ class Record:
                         for at, kind, plane, about in self.path_events.get(name, [])
                     ],
                     "counts": self.counts.get(name, {}),
+                    "done_s": self.done.get(name),
                 }
                 for name, points in self.flows.items()
             },

@@ -21,6 +21,8 @@
     kind = "bidirectional"
     hosts = ["a", "b"]          # all, if left out
     from = 0                    # seconds; till the end, if `to` is left out
+    size = 1048576              # bytes of a message
+    messages = 4                # of each flow; without end, if left out
 
     [[event]]                   # do: down, up, flap, loss of a link; down, up, silent, forward,
     at = 2                      # reboot of a switch
@@ -312,17 +314,20 @@ class _Reader:
         names = [host.name for host in self._topology.hosts]
         flows: list[Flow] = []
         for key, table in self.tables(document, "workload"):
-            self.known(table, key, ("kind",), ("hosts", "from", "to", "size"))
+            self.known(table, key, ("kind",), ("hosts", "from", "to", "size", "messages"))
             if table["kind"] not in KINDS:
                 raise self.error(f"{key}.kind", f"{table['kind']!r} is none of {', '.join(KINDS)}")
             hosts = table.get("hosts", names)
             if not isinstance(hosts, list) or not set(hosts) <= set(names):
                 raise self.error(f"{key}.hosts", f"must be of {', '.join(names)}")
-            start = self.time(table.get("from", 0), f"{key}.from")
-            end = self.time(table.get("to", self._seconds), f"{key}.to")
-            size = self.count(table.get("size", 1 << 20), f"{key}.size", 1, 1 << 24)
+            given: dict[str, Any] = {
+                "start": self.time(table.get("from", 0), f"{key}.from"),
+                "end": self.time(table.get("to", self._seconds), f"{key}.to"),
+                "size": self.count(table.get("size", 1 << 20), f"{key}.size", 1, 1 << 24),
+                "messages": self.count(table.get("messages", 0), f"{key}.messages", 0, 1 << 20),
+            }
             try:
-                flows += KINDS[table["kind"]](hosts, start, end, size)
+                flows += [Flow(**pair._asdict(), **given) for pair in KINDS[table["kind"]](hosts)]
             except WorkloadError as error:
                 raise self.error(f"{key}.hosts", str(error)) from None
         if not flows:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import json
 import sys
 import time
@@ -43,7 +44,7 @@ class Notes:
     """What a host has seen: `samples` of each flow it receives, `states` and `events` of its own.
 
     A sample is [time, bytes, bytes by plane], a state [time, EVs in use, EVs out], an event
-    [time, kind, plane, EV or reason].
+    [time, kind, plane, EV or reason]. `done` is when the last message of a flow was acknowledged.
     """
 
     def __init__(self) -> None:
@@ -51,6 +52,7 @@ class Notes:
         self.states: dict[str, list[Any]] = {}
         self.events: dict[str, list[Any]] = {}
         self.counts: dict[str, Any] = {}
+        self.done: dict[str, float] = {}
         self.errors: list[str] = []
 
     async def receive(self, connection: mrc.Connection) -> None:
@@ -95,17 +97,30 @@ class Notes:
             self.counts[name] = dataclasses.asdict(connection.stats()) | {"planes": planes}
 
 
-async def send(connection: mrc.Connection, flow: dict[str, Any], zero: float) -> None:
+async def send(connection: mrc.Connection, flow: dict[str, Any], zero: float, notes: Notes) -> None:
     """Sends messages from the flow's start to its end, a window of them at once."""
     data = bytes(flow["size"])
     window = max(2, WINDOW_BYTES // flow["size"])
     await asyncio.sleep(max(0.0, zero + flow["start"] - time.monotonic()))
     under_way: deque[mrc.Completion] = deque()
+    posted = 0
     with contextlib.suppress(mrc.ConnectionClosed):
-        while time.monotonic() < zero + flow["end"]:
+        while time.monotonic() < zero + flow["end"] and posted != (flow["messages"] or -1):
             if len(under_way) >= window:
                 await under_way.popleft()
             under_way.append(await connection.post_send(data))
+            posted += 1
+        for completion in under_way:
+            await completion
+        notes.done[flow["name"]] = time.monotonic()
+
+
+async def send_in_turn(
+    flows: list[tuple[dict[str, Any], mrc.Connection]], zero: float, notes: Notes
+) -> None:
+    """Sends the flows of each turn at once, when those of the one before are done."""
+    for _, turn in itertools.groupby(flows, key=lambda pair: pair[0]["turn"]):
+        await asyncio.gather(*(send(connection, flow, zero, notes) for flow, connection in turn))
 
 
 async def lines() -> asyncio.StreamReader:
@@ -145,9 +160,9 @@ async def main(options: dict[str, Any]) -> None:
                     tasks.add(asyncio.create_task(notes.watch_evs(flow["name"], connection)))
                 say("connected")
             elif line[0] == "start":
-                for flow, connection in connections:
-                    sending = send(connection, flow, float(line[1]))
-                    tasks.add(asyncio.create_task(sending))
+                connections.sort(key=lambda pair: pair[0]["turn"])
+                sending = send_in_turn(connections, float(line[1]), notes)
+                tasks.add(asyncio.create_task(sending))
                 say("started")
             else:
                 for flow, connection in connections:

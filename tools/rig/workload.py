@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-__all__ = ["KINDS", "Flow", "WorkloadError"]
+__all__ = ["KINDS", "Flow", "Pair", "WorkloadError"]
 
 
 class WorkloadError(ValueError):
@@ -17,14 +16,16 @@ class WorkloadError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """Messages without end from one host to another.
+    """Messages from one host to another.
 
     Attributes:
         source: Who sends.
         destination: Who receives.
         start: Seconds of the timeline.
-        end: Seconds of the timeline.
+        end: Seconds of the timeline, after which nothing more begins.
         size: Of a message, bytes.
+        messages: How many; 0: without end.
+        turn: It waits for those of its source that have an earlier one.
     """
 
     source: str
@@ -32,6 +33,8 @@ class Flow:
     start: float
     end: float
     size: int
+    messages: int = 0
+    turn: int = 0
 
     @property
     def name(self) -> str:
@@ -39,47 +42,68 @@ class Flow:
         return f"{self.source}-{self.destination}"
 
 
+class Pair(NamedTuple):
+    """Who sends to whom, and in which turn of the sender."""
+
+    source: str
+    destination: str
+    turn: int = 0
+
+
 Hosts = Sequence[str]
-Pairs = Sequence[tuple[str, str]]
+Pairs = list[Pair]
 
 
 def _stream(hosts: Hosts) -> Pairs:
     """The first host sends to the second."""
     if len(hosts) != 2:
         raise WorkloadError(f"two hosts, not {len(hosts)}")
-    return [(hosts[0], hosts[1])]
+    return [Pair(hosts[0], hosts[1])]
 
 
 def _bidirectional(hosts: Hosts) -> Pairs:
     """Two hosts send to each other."""
-    ((one, other),) = _stream(hosts)
-    return [(one, other), (other, one)]
+    ((one, other, _),) = _stream(hosts)
+    return [Pair(one, other), Pair(other, one)]
 
 
 def _permutation(hosts: Hosts) -> Pairs:
     """Each host sends to the one half the list further, so that none is on the sender's T0."""
     _several(hosts, 2)
     shift = len(hosts) // 2
-    shift += shift % 2 == 0 and len(hosts) > 2
-    return [(host, hosts[(at + shift) % len(hosts)]) for at, host in enumerate(hosts)]
+    return _shifted(hosts, shift + (shift % 2 == 0 and len(hosts) > 2))
 
 
 def _incast(hosts: Hosts) -> Pairs:
     """All others send to the first."""
     _several(hosts, 2)
-    return [(host, hosts[0]) for host in hosts[1:]]
+    return [Pair(host, hosts[0]) for host in hosts[1:]]
 
 
 def _ring(hosts: Hosts) -> Pairs:
     """Each sends to the next."""
     _several(hosts, 2)
-    return [(host, hosts[(at + 1) % len(hosts)]) for at, host in enumerate(hosts)]
+    return _shifted(hosts, 1)
 
 
 def _all_to_all(hosts: Hosts) -> Pairs:
-    """Everybody sends to everybody."""
+    """Everybody sends to everybody at once."""
+    return [pair._replace(turn=0) for pair in _serial_all_to_all(hosts)]
+
+
+def _serial_all_to_all(hosts: Hosts) -> Pairs:
+    """Everybody sends to everybody, to one after the other: to the next, then the one behind."""
     _several(hosts, 2)
-    return list(itertools.permutations(hosts, 2))
+    return [
+        pair._replace(turn=shift)
+        for shift in range(1, len(hosts))
+        for pair in _shifted(hosts, shift)
+    ]
+
+
+def _shifted(hosts: Hosts, shift: int) -> Pairs:
+    """Each sends to the one so much further."""
+    return [Pair(host, hosts[(at + shift) % len(hosts)]) for at, host in enumerate(hosts)]
 
 
 def _several(hosts: Hosts, least: int) -> None:
@@ -87,22 +111,13 @@ def _several(hosts: Hosts, least: int) -> None:
         raise WorkloadError(f"at least {least} hosts, each once")
 
 
-def _kind(pairs: Callable[[Hosts], Pairs]) -> Callable[[Hosts, float, float, int], list[Flow]]:
-    def flows(hosts: Hosts, start: float, end: float, size: int) -> list[Flow]:
-        return [
-            Flow(source=source, destination=destination, start=start, end=end, size=size)
-            for source, destination in pairs(hosts)
-        ]
-
-    return flows
-
-
-KINDS: Final = {
-    "stream": _kind(_stream),
-    "bidirectional": _kind(_bidirectional),
-    "permutation": _kind(_permutation),
-    "incast": _kind(_incast),
-    "ring": _kind(_ring),
-    "all-to-all": _kind(_all_to_all),
+KINDS: Final[dict[str, Callable[[Hosts], Pairs]]] = {
+    "stream": _stream,
+    "bidirectional": _bidirectional,
+    "permutation": _permutation,
+    "incast": _incast,
+    "ring": _ring,
+    "all-to-all": _all_to_all,
+    "serial-all-to-all": _serial_all_to_all,
 }
-"""The flows of each kind: (hosts, start, end, size of a message)."""
+"""The pairs of hosts of each kind."""
