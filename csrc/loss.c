@@ -2,6 +2,7 @@
 #include "loss.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "psn.h"
@@ -45,16 +46,16 @@ void loss_clear(struct loss *loss) {
     loss->refused_count = 0;
 }
 
-bool loss_prepare(struct loss *loss) {
+uint32_t loss_prepare(struct loss *loss) {
     struct sent_chunk **chunk = &loss->chunks[slot_of(loss->next)];
 
-    if (*chunk != NULL)
-        return true;
-    *chunk = pool_take(loss->pool);
-    if (*chunk == NULL)
-        return false;
-    (*chunk)->outstanding = (*chunk)->lost = (*chunk)->refused = (*chunk)->arrived = 0;
-    return true;
+    if (*chunk == NULL) {
+        *chunk = pool_take(loss->pool);
+        if (*chunk == NULL)
+            return 0;
+        memset(*chunk, 0, offsetof(struct sent_chunk, records));
+    }
+    return 64 - loss->next % 64;
 }
 
 struct sent *loss_record(const struct loss *loss, uint32_t psn) {
@@ -90,64 +91,125 @@ bool loss_is_path_dead(const struct loss *loss, uint32_t psn, bool is_known) {
     return is_known;
 }
 
-struct sent *loss_on_sent(struct loss *loss, uint32_t psn, int64_t now, uint32_t ev) {
-    struct sent_chunk *chunk = chunk_of(loss, psn);
-    struct sent *record = &chunk->records[psn % 64];
+/* The `count` lowest bits from `first` on. */
+static uint64_t run_of(uint32_t first, uint32_t count) {
+    return (count == 64 ? ~0ull : (1ull << count) - 1) << first;
+}
 
-    if (psn == loss->next) {
-        loss->next = psn_add(psn, 1);
-        record->tries = 0;
-        record->trims = 0;
-    } else {
-        assert(chunk->lost & bit_of(psn));
-        chunk->lost &= ~bit_of(psn);
-        loss->lost_count--;
+static void put_on_plane(struct sent_chunk *chunk, uint64_t bits, uint32_t plane) {
+    chunk->on_plane[plane] |= bits;
+    chunk->planes |= 1u << plane;
+}
+
+void loss_on_sent(struct loss *loss, uint32_t count, const struct attempt *attempt) {
+    uint32_t first = loss->next % 64;
+    struct sent_chunk *chunk = chunk_of(loss, loss->next);
+    uint64_t bits = run_of(first, count);
+
+    assert(count > 0 && first + count <= 64);
+    for (uint32_t i = first; i < first + count; i++)
+        chunk->records[i] = (struct sent){.time = attempt->time,
+                                          .write = attempt->write,
+                                          .ev = attempt->ev,
+                                          .order = loss->order++,
+                                          .nominal = attempt->nominal,
+                                          .size = attempt->size,
+                                          .tries = 1};
+    if (chunk->nominal == 0) {
+        chunk->nominal = attempt->nominal;
+        chunk->size = attempt->size;
     }
+    if (attempt->nominal == chunk->nominal && attempt->size == chunk->size)
+        chunk->alike |= bits;
+    chunk->outstanding |= bits;
+    chunk->once |= bits;
+    put_on_plane(chunk, bits, plane_of(attempt->ev));
+    loss->next = psn_add(loss->next, (int32_t)count);
+    loss->outstanding_count += count;
+}
+
+void loss_on_resent(struct loss *loss, uint32_t psn, const struct attempt *attempt) {
+    struct sent_chunk *chunk = chunk_of(loss, psn);
+    struct sent *record = loss_record(loss, psn);
+
+    assert(chunk->lost & bit_of(psn));
+    chunk->lost &= ~bit_of(psn);
     chunk->outstanding |= bit_of(psn);
+    chunk->once &= ~bit_of(psn);
+    chunk->on_plane[plane_of(record->ev)] &= ~bit_of(psn);
+    put_on_plane(chunk, bit_of(psn), plane_of(attempt->ev));
+    loss->lost_count--;
     loss->outstanding_count++;
-    record->time = now;
-    record->ev = ev;
+    record->time = attempt->time;
+    record->ev = attempt->ev;
     record->order = loss->order++;
     if (record->tries < UINT8_MAX)
         record->tries++;
-    return record;
+}
+
+static uint32_t count_of(uint64_t bits) { return (uint32_t)__builtin_popcountll(bits); }
+
+/* Adds the packets of one plane that are `fresh`; of these `left` were outstanding. */
+static void tally_plane(const struct sent_chunk *chunk, uint64_t fresh, uint64_t left,
+                        struct loss_tally_plane *plane) {
+    uint64_t others = fresh & ~chunk->alike;
+    uint32_t count = count_of(fresh & chunk->alike);
+    uint32_t left_count = left == fresh && others == 0 ? count : count_of(left & chunk->alike);
+
+    plane->packets += count;
+    plane->payload += (uint64_t)count * chunk->size;
+    plane->nominal += (uint64_t)count * chunk->nominal;
+    plane->left += (uint64_t)left_count * chunk->nominal;
+    for (; others != 0; others &= others - 1) {
+        const struct sent *record = &chunk->records[__builtin_ctzll(others)];
+
+        plane->packets++;
+        plane->payload += record->size;
+        plane->nominal += record->nominal;
+        if (left & others & -others)
+            plane->left += record->nominal;
+    }
+}
+
+static void tally(const struct sent_chunk *chunk, uint64_t fresh, uint64_t left,
+                  struct loss_tally *tally) {
+    for (uint32_t planes = chunk->planes; planes != 0; planes &= planes - 1) {
+        uint32_t number = (uint32_t)__builtin_ctz(planes);
+        uint64_t here = fresh & chunk->on_plane[number];
+
+        if (here == 0)
+            continue;
+        if (!(tally->planes >> number & 1))
+            tally->plane[number] = (struct loss_tally_plane){0};
+        tally->planes |= 1u << number;
+        tally_plane(chunk, here, here & left, &tally->plane[number]);
+    }
 }
 
 /* Moves PSNs of a chunk to `arrived`. */
 static void arrive(struct loss *loss, struct sent_chunk *chunk, uint64_t bits,
-                   struct loss_tally *tally) {
+                   struct loss_tally *said) {
     uint64_t fresh = bits & (chunk->outstanding | chunk->lost | chunk->refused);
     uint64_t outstanding = fresh & chunk->outstanding;
     uint64_t wronged = fresh & chunk->lost;
 
-    loss->outstanding_count -= (uint32_t)__builtin_popcountll(outstanding);
-    loss->lost_count -= (uint32_t)__builtin_popcountll(wronged);
-    loss->refused_count -= (uint32_t)__builtin_popcountll(fresh & chunk->refused);
-    tally->spurious += (uint32_t)__builtin_popcountll(wronged);
+    if (fresh == 0)
+        return;
+    loss->outstanding_count -= count_of(outstanding);
+    if (fresh != outstanding) {
+        loss->lost_count -= count_of(wronged);
+        loss->refused_count -= count_of(fresh & chunk->refused);
+        said->spurious += count_of(wronged);
+    }
     chunk->outstanding &= ~fresh;
     chunk->lost &= ~fresh;
     chunk->refused &= ~fresh;
     chunk->arrived |= fresh;
-    for (uint64_t rest = fresh; rest != 0; rest &= rest - 1) {
-        uint32_t i = (uint32_t)__builtin_ctzll(rest);
-        const struct sent *record = &chunk->records[i];
-        uint32_t number = plane_of(record->ev);
-        struct loss_tally_plane *plane = &tally->plane[number];
-
-        if (!(tally->planes >> number & 1)) {
-            tally->planes |= 1u << number;
-            memset(plane, 0, sizeof *plane);
-        }
-        plane->packets++;
-        plane->payload += record->size;
-        plane->nominal += record->nominal;
-        if (outstanding >> i & 1)
-            plane->left += record->nominal;
-        if (record->tries > 1 && record->time > tally->answerable)
-            tally->spurious++;
-        if ((wronged >> i & 1) && tally->cleared_count < LOSS_CLEARED)
-            tally->cleared[tally->cleared_count++] = record->ev;
-    }
+    tally(chunk, fresh, outstanding, said);
+    for (uint64_t again = fresh & ~chunk->once; again != 0; again &= again - 1)
+        said->spurious += chunk->records[__builtin_ctzll(again)].time > said->answerable;
+    for (; wronged != 0 && said->cleared_count < LOSS_CLEARED; wronged &= wronged - 1)
+        said->cleared[said->cleared_count++] = chunk->records[__builtin_ctzll(wronged)].ev;
 }
 
 void loss_on_cumulative(struct loss *loss, uint32_t cack, struct loss_tally *tally) {
@@ -200,11 +262,16 @@ void loss_gather(const struct loss *loss, uint32_t base, uint64_t bits,
 
     if (!is_in_window(loss, base))
         return;
-    for (uint64_t rest = bits & chunk->arrived; rest != 0; rest &= rest - 1) {
-        const struct sent *record = &chunk->records[__builtin_ctzll(rest)];
+    /* The last one of each plane was sent last. */
+    for (uint32_t planes = chunk->planes; planes != 0; planes &= planes - 1) {
+        uint64_t there = chunk->on_plane[__builtin_ctz(planes)];
+        uint64_t came = bits & chunk->arrived & chunk->once & there;
 
-        if (record->tries == 1)
+        if (came != 0) {
+            const struct sent *record = &chunk->records[63 - __builtin_clzll(came)];
+
             loss_evidence_add(evidence, record->ev, record->time);
+        }
     }
 }
 
@@ -218,47 +285,94 @@ static void lose(struct loss *loss, struct sent_chunk *chunk, uint64_t bits) {
     loss->lost_count += count;
 }
 
-/* Rule (b): something sent later on the same path has arrived. Only first attempts are compared,
- * so that all are of one traffic class. */
-static bool is_overtaken(const struct sent_chunk *chunk, const struct sent *record,
+/* Those of `arrived` that were sent after the PSN of bit i, by the same plane. Only first attempts
+ * are compared, so that all are of one traffic class. */
+static uint64_t sent_after(const struct sent_chunk *chunk, uint32_t i, uint32_t plane,
+                           uint64_t arrived) {
+    return arrived & chunk->arrived & chunk->once & chunk->on_plane[plane] & (~1ull << i);
+}
+
+/* Rule (b): something sent later on the same path has arrived. */
+static bool is_overtaken(const struct sent_chunk *chunk, uint32_t i, uint32_t plane,
                          uint64_t arrived) {
+    const struct sent *record = &chunk->records[i];
+
     if (record->tries != 1)
         return false;
-    for (uint64_t rest = arrived & chunk->arrived; rest != 0; rest &= rest - 1) {
-        const struct sent *other = &chunk->records[__builtin_ctzll(rest)];
-
-        if (other->ev == record->ev && other->tries == 1 &&
-            (int32_t)(other->order - record->order) > 0)
+    for (uint64_t rest = sent_after(chunk, i, plane, arrived); rest != 0; rest &= rest - 1) {
+        if (chunk->records[__builtin_ctzll(rest)].ev == record->ev)
             return true;
     }
     return false;
+}
+
+/* Rule (c): later packets, of its plane or of others, have arrived. */
+static bool is_late_on_plane(const struct sent *record, uint32_t plane,
+                             const struct loss_evidence *evidence) {
+    int64_t latest = evidence->plane_latest[plane];
+
+    return latest != 0 && latest >= record->time + evidence->plane_window;
+}
+
+static bool is_late(const struct sent *record, uint32_t plane,
+                    const struct loss_evidence *evidence) {
+    return evidence->proved != 0 &&
+           evidence->proved >= record->time + evidence->reorder_window[plane];
+}
+
+/* Those of `rest`, all of one plane, against which there may be something: the first of those that
+ * were sent once was sent before the others, and nothing speaks against it that does not speak
+ * against any of them. */
+static uint64_t suspicious(const struct sent_chunk *chunk, uint64_t rest, uint32_t plane,
+                           uint64_t arrived, const struct loss_evidence *evidence) {
+    uint64_t once = rest & chunk->once;
+    uint32_t first = once != 0 ? (uint32_t)__builtin_ctzll(once) : 0;
+    const struct sent *record = &chunk->records[first];
+
+    if (once == 0 || evidence->has_ev || is_late(record, plane, evidence) ||
+        is_late_on_plane(record, plane, evidence) ||
+        sent_after(chunk, first, plane, arrived) != 0)
+        return rest;
+    return rest & ~once;
+}
+
+static void judge_plane(const struct sent_chunk *chunk, uint64_t rest, uint32_t plane,
+                        uint64_t arrived, const struct loss_evidence *evidence,
+                        struct loss_verdict *verdict) {
+    rest = suspicious(chunk, rest, plane, arrived, evidence);
+    for (; rest != 0; rest &= rest - 1) {
+        uint32_t i = (uint32_t)__builtin_ctzll(rest);
+        const struct sent *record = &chunk->records[i];
+        bool is_passed = evidence->has_ev && evidence->ev == record->ev && record->tries == 1 &&
+                         (int32_t)(evidence->order - record->order) > 0;
+
+        if (is_late_on_plane(record, plane, evidence) || is_passed ||
+            is_overtaken(chunk, i, plane, arrived))
+            verdict->blamed |= rest & -rest;
+        else if (is_late(record, plane, evidence))
+            verdict->lost |= rest & -rest;
+    }
 }
 
 struct loss_verdict loss_judge(struct loss *loss, uint32_t base, uint64_t covered,
                                uint64_t arrived, const struct loss_evidence *evidence) {
     struct sent_chunk *chunk = chunk_of(loss, base);
     struct loss_verdict verdict = {0};
+    uint64_t missing;
 
     if (!is_in_window(loss, base))
         return verdict;
-    for (uint64_t rest = covered & ~arrived & chunk->outstanding; rest != 0; rest &= rest - 1) {
-        const struct sent *record = &chunk->records[__builtin_ctzll(rest)];
-        uint32_t plane = plane_of(record->ev);
-        int64_t on_plane = evidence->plane_latest[plane];
-        bool is_late = evidence->proved != 0 &&
-                       evidence->proved >= record->time + evidence->reorder_window[plane];
-        bool is_late_on_plane =
-            on_plane != 0 && on_plane >= record->time + evidence->plane_window;
-        bool is_passed = evidence->has_ev && evidence->ev == record->ev && record->tries == 1 &&
-                         (int32_t)(evidence->order - record->order) > 0;
+    missing = covered & ~arrived & chunk->outstanding;
+    for (uint32_t planes = missing ? chunk->planes : 0; planes != 0; planes &= planes - 1) {
+        uint32_t plane = (uint32_t)__builtin_ctz(planes);
+        uint64_t rest = missing & chunk->on_plane[plane];
 
-        if (is_late_on_plane || is_passed || is_overtaken(chunk, record, arrived))
-            verdict.blamed |= rest & -rest;
-        else if (is_late)
-            verdict.lost |= rest & -rest;
+        if (rest != 0)
+            judge_plane(chunk, rest, plane, arrived, evidence, &verdict);
     }
     verdict.lost |= verdict.blamed;
-    lose(loss, chunk, verdict.lost);
+    if (verdict.lost != 0)
+        lose(loss, chunk, verdict.lost);
     return verdict;
 }
 
@@ -317,11 +431,9 @@ bool loss_sweep(struct loss *loss, uint32_t *base, uint32_t plane, int64_t befor
     if (!is_in_window(loss, *chunk))
         return false;
     here = chunk_of(loss, *chunk);
-    for (uint64_t rest = here->outstanding; rest != 0; rest &= rest - 1) {
-        const struct sent *record = &here->records[__builtin_ctzll(rest)];
-        bool is_there = plane == LOSS_PLANES || plane_of(record->ev) == plane;
-
-        if (is_there && record->time < before)
+    for (uint64_t rest = here->outstanding & (plane == LOSS_PLANES ? ~0ull : here->on_plane[plane]);
+         rest != 0; rest &= rest - 1) {
+        if (here->records[__builtin_ctzll(rest)].time < before)
             *lost |= rest & -rest;
     }
     lose(loss, here, *lost);

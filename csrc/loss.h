@@ -34,12 +34,20 @@ static inline uint32_t sent_in_vain(const struct sent *record) {
     return (uint32_t)record->tries - record->trims;
 }
 
-/* 64 PSNs from a multiple of 64 on. A PSN that was sent is in exactly one of the four masks. */
+/* 64 PSNs from a multiple of 64 on. A PSN that was sent is in exactly one of the first four masks.
+ * What a SACK brings is taken in by masks, plane by plane: records are looked at one by one only
+ * where they differ. */
 struct sent_chunk {
     uint64_t outstanding; /* in flight */
     uint64_t lost;        /* to be sent again */
     uint64_t refused;     /* to be sent again, but not yet */
     uint64_t arrived;
+    uint64_t once;        /* sent once: in the order of their PSNs */
+    uint64_t alike;       /* as large as the first one that was sent, */
+    uint16_t size;        /* whose payload */
+    uint16_t nominal;     /* and nominal size these are; 0: none was sent */
+    uint32_t planes;      /* mask of those below that are not 0 */
+    uint64_t on_plane[LOSS_PLANES]; /* by the last attempt */
     struct sent records[64];
 };
 
@@ -52,6 +60,15 @@ struct loss {
     uint32_t refused_count;
     struct pool *pool;
     struct sent_chunk *chunks[LOSS_CHUNKS]; /* by psn / 64 mod LOSS_CHUNKS */
+};
+
+/* An attempt, and what is sent. */
+struct attempt {
+    int64_t time;
+    struct write *write;
+    uint32_t ev;
+    uint16_t nominal;
+    uint16_t size;
 };
 
 /* What a SACK newly said of the attempts on one plane. */
@@ -88,8 +105,8 @@ void loss_init(struct loss *loss, uint32_t first, struct pool *pool);
 /* Gives every chunk back. */
 void loss_clear(struct loss *loss);
 
-/* Makes room for the record of PSN loss->next; false when the pool is empty. */
-bool loss_prepare(struct loss *loss);
+/* Makes room for records of PSNs from next on. Returns for how many; 0: the pool is empty. */
+uint32_t loss_prepare(struct loss *loss);
 
 /* The record of a PSN in [first, next). */
 struct sent *loss_record(const struct loss *loss, uint32_t psn);
@@ -102,8 +119,11 @@ bool loss_is_lost(const struct loss *loss, uint32_t psn);
  * that; a dead path always. */
 bool loss_is_path_dead(const struct loss *loss, uint32_t psn, bool is_known);
 
-/* A new attempt: for PSN next, which then advances, or for one that is lost. */
-struct sent *loss_on_sent(struct loss *loss, uint32_t psn, int64_t now, uint32_t ev);
+/* The first attempt for `count` PSNs from next on, which then advances; all in one chunk. */
+void loss_on_sent(struct loss *loss, uint32_t count, const struct attempt *attempt);
+
+/* Another attempt for a PSN that is lost. */
+void loss_on_resent(struct loss *loss, uint32_t psn, const struct attempt *attempt);
 
 /* Everything up to cack, which is in [first - 1, next), has arrived. */
 void loss_on_cumulative(struct loss *loss, uint32_t cack, struct loss_tally *tally);

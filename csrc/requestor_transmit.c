@@ -51,21 +51,38 @@ static void fill(const struct requestor *requestor, const struct write *write, u
         packet->payload = (const uint8_t *)write->work.data + offset;
 }
 
+/* The same for `count` packets of equal size, of which only the last may end the message. */
+static void fill_run(const struct requestor *requestor, const struct write *write, uint32_t psn,
+                     uint32_t count, struct packet *packets) {
+    fill(requestor, write, psn, packets);
+    for (uint32_t i = 1; i < count; i++) {
+        packets[i] = packets[i - 1];
+        packets[i].opcode = WIRE_WRITE_MIDDLE;
+        packets[i].psn = psn_add(psn, (int32_t)i);
+        packets[i].va += requestor->mtu;
+        packets[i].payload += requestor->mtu;
+    }
+    packets[count - 1].opcode = opcode_of(write, write->sent_packets + count - 1);
+}
+
 static uint32_t nominal_of(uint8_t opcode, uint32_t payload) {
     return NOMINAL_FIXED + (uint32_t)wire_headers_size(opcode, false) + payload +
            wire_pad(payload);
 }
 
-static void note(struct requestor *requestor, int64_t now, struct write *write, uint32_t ev,
-                 const struct packet *packet, struct peer_sent *sent) {
-    struct sent *record = loss_on_sent(&requestor->loss, packet->psn, now, ev);
+static struct attempt attempt_of(int64_t now, struct write *write, uint32_t ev,
+                                 const struct packet *packet) {
+    return (struct attempt){.time = now,
+                            .write = write,
+                            .ev = ev,
+                            .nominal = (uint16_t)nominal_of(packet->opcode, packet->payload_size),
+                            .size = (uint16_t)packet->payload_size};
+}
 
-    record->write = write;
-    record->size = (uint16_t)packet->payload_size;
-    record->nominal = (uint16_t)nominal_of(packet->opcode, packet->payload_size);
-    sent->packets++;
-    sent->payload += record->size;
-    sent->nominal += record->nominal;
+static void add_sent(struct peer_sent *sent, uint32_t count, const struct attempt *attempt) {
+    sent->packets += count;
+    sent->payload += (uint64_t)count * attempt->size;
+    sent->nominal += (uint64_t)count * attempt->nominal;
 }
 
 static void finish(struct requestor *requestor, int64_t now, struct burst *burst,
@@ -144,8 +161,10 @@ static enum requestor_state send_probe(struct requestor *requestor, int64_t now,
 
 static enum requestor_state resend(struct requestor *requestor, int64_t now, uint32_t psn,
                                    struct burst *burst) {
-    struct sent *record = loss_record(&requestor->loss, psn);
+    const struct sent *record = loss_record(&requestor->loss, psn);
+    struct write *write = record->write;
     struct peer_sent sent = {0};
+    struct attempt attempt;
     enum requestor_state state = choose(requestor, record->nominal, record->ev, burst);
 
     if (state != REQUESTOR_SENT)
@@ -154,22 +173,27 @@ static enum requestor_state resend(struct requestor *requestor, int64_t now, uin
         requestor->error = MRC_ERROR_RETRY_EXCEEDED;
         return REQUESTOR_WAITING;
     }
-    fill(requestor, record->write, psn, &burst->packets[0]);
+    fill(requestor, write, psn, &burst->packets[0]);
     burst->packets[0].rtx = true;
     burst->count = 1;
     burst->is_retransmission = true;
-    note(requestor, now, record->write, burst->ev, &burst->packets[0], &sent);
+    attempt = attempt_of(now, write, burst->ev, &burst->packets[0]);
+    loss_on_resent(&requestor->loss, psn, &attempt);
+    add_sent(&sent, 1, &attempt);
     requestor->stats.packets_retransmitted++;
     finish(requestor, now, burst, &sent);
     return REQUESTOR_SENT;
 }
 
-/* Whether PSN loss.next may be used now: the peer's window, the age limit and a record for it.
- * REQUESTOR_SENT: it may. */
-static enum requestor_state has_window(struct requestor *requestor, int64_t now) {
-    struct loss *loss = &requestor->loss;
+static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-    if ((uint32_t)psn_diff(loss->next, loss->first) >= requestor->window_packets)
+/* Whether PSN loss.next may be used now: the peer's window, the age limit and a record for it.
+ * REQUESTOR_SENT: it may, and *room - 1 more. */
+static enum requestor_state has_window(struct requestor *requestor, int64_t now, uint32_t *room) {
+    struct loss *loss = &requestor->loss;
+    uint32_t outstanding = (uint32_t)psn_diff(loss->next, loss->first);
+
+    if (outstanding >= requestor->window_packets)
         return REQUESTOR_WAITING;
     if (now - requestor->age_start >= MAX_PACKET_AGE) {
         requestor->age_start = now;
@@ -179,30 +203,43 @@ static enum requestor_state has_window(struct requestor *requestor, int64_t now)
         requestor->resume_at = requestor->age_start + MAX_PACKET_AGE;
         return REQUESTOR_WAITING;
     }
-    return loss_prepare(loss) ? REQUESTOR_SENT : REQUESTOR_STARVED;
+    *room = least(requestor->window_packets - outstanding, AGE_PSNS - requestor->age_psns);
+    *room = least(*room, loss_prepare(loss));
+    return *room > 0 ? REQUESTOR_SENT : REQUESTOR_STARVED;
 }
 
-/* Whether the next packet of the first unsent write may be sent; sets the write up. */
-static bool may_send(struct requestor *requestor, int64_t now) {
-    struct write *write = requestor->unsent;
+/* How many packets of equal size come next of a write; one with an immediate comes alone. */
+static uint32_t next_run(const struct requestor *requestor, const struct write *write) {
+    uint32_t left = write->packets - write->sent_packets;
+    bool is_last_alike = payload_of(requestor, write, write->packets - 1) == requestor->mtu &&
+                         !write->work.has_immediate;
 
-    if (has_window(requestor, now) != REQUESTOR_SENT)
-        return false;
+    return left > 1 && !is_last_alike ? left - 1 : left;
+}
+
+/* How many packets of the first unsent write may be sent now, of equal size; sets it up. */
+static uint32_t may_send(struct requestor *requestor, int64_t now) {
+    struct write *write = requestor->unsent;
+    uint32_t room;
+
+    if (has_window(requestor, now, &room) != REQUESTOR_SENT)
+        return 0;
+    room = least(room, next_run(requestor, write));
     if (write->sent_packets > 0)
-        return true;
+        return room;
     if (write->work.has_immediate) {
         if (requestor->wimm_outstanding >= requestor->max_wimm)
-            return false;
+            return 0;
         requestor->wimm_outstanding++;
         requestor->rqmsn++;
     }
     write->first_psn = requestor->loss.next;
     write->rqmsn = requestor->rqmsn;
     write->msn = requestor->msn++;
-    return true;
+    return room;
 }
 
-/* Whether `packet` may follow in a frame whose packets have `size` bytes of payload. */
+/* Whether the next packet may follow in a frame whose packets have `size` bytes of payload. */
 static bool fits(const struct burst *burst, const struct requestor *requestor, uint32_t size) {
     const struct write *write = requestor->unsent;
     uint32_t index = write->sent_packets;
@@ -213,33 +250,47 @@ static bool fits(const struct burst *burst, const struct requestor *requestor, u
            !wire_has_immediate(opcode_of(write, index));
 }
 
+/* Takes the next `count` packets of the first unsent write, which are of equal size. */
+static void take_run(struct requestor *requestor, int64_t now, uint32_t count,
+                     struct burst *burst, struct peer_sent *sent) {
+    struct write *write = requestor->unsent;
+    struct packet *packets = &burst->packets[burst->count];
+    struct attempt attempt;
+
+    fill_run(requestor, write, requestor->loss.next, count, packets);
+    attempt = attempt_of(now, write, burst->ev, packets);
+    loss_on_sent(&requestor->loss, count, &attempt);
+    add_sent(sent, count, &attempt);
+    burst->count += count;
+    requestor->age_psns += count;
+    write->sent_packets += count;
+    if (write->sent_packets == write->packets)
+        requestor->unsent = write->next;
+}
+
 static enum requestor_state send_new(struct requestor *requestor, int64_t now,
                                      struct burst *burst) {
     struct peer_sent sent = {0};
-    struct write *write = requestor->unsent;
+    const struct write *write = requestor->unsent;
     uint32_t first = payload_of(requestor, write, write->sent_packets);
     uint8_t opcode = opcode_of(write, write->sent_packets);
+    uint32_t nominal = nominal_of(opcode, first);
     uint32_t most = 1;
-    enum requestor_state state = choose(requestor, nominal_of(opcode, first), EV_NONE, burst);
+    enum requestor_state state = choose(requestor, nominal, EV_NONE, burst);
 
     if (state != REQUESTOR_SENT)
         return state;
     burst->count = 0;
     burst->is_retransmission = false;
     if (!wire_has_immediate(opcode))
-        most = peer_burst(requestor->peer, burst->plane, nominal_of(opcode, first));
-    while (burst->count < most && requestor->unsent != NULL && fits(burst, requestor, first) &&
-           may_send(requestor, now)) {
-        struct packet *packet = &burst->packets[burst->count];
+        most = peer_burst(requestor->peer, burst->plane, nominal);
+    while (burst->count < most && requestor->unsent != NULL && fits(burst, requestor, first)) {
+        uint32_t count = least(may_send(requestor, now), most - burst->count);
 
-        write = requestor->unsent;
-        fill(requestor, write, requestor->loss.next, packet);
-        burst->count++;
-        requestor->age_psns++;
-        if (++write->sent_packets == write->packets)
-            requestor->unsent = write->next;
-        note(requestor, now, write, burst->ev, packet, &sent);
-        if (packet->payload_size < first)
+        if (count == 0)
+            break;
+        take_run(requestor, now, count, burst, &sent);
+        if (burst->packets[burst->count - 1].payload_size < first)
             break; /* only the last one of a frame may be shorter */
     }
     if (burst->count == 0)
@@ -251,7 +302,7 @@ static enum requestor_state send_new(struct requestor *requestor, int64_t now,
 enum requestor_state requestor_next(struct requestor *requestor, int64_t now,
                                     struct burst *burst) {
     enum requestor_state state;
-    uint32_t psn;
+    uint32_t psn, room;
 
     if (requestor->error != 0)
         return REQUESTOR_WAITING;
@@ -261,6 +312,6 @@ enum requestor_state requestor_next(struct requestor *requestor, int64_t now,
         return resend(requestor, now, psn, burst);
     if (requestor->unsent == NULL)
         return REQUESTOR_WAITING;
-    state = has_window(requestor, now);
+    state = has_window(requestor, now, &room);
     return state == REQUESTOR_SENT ? send_new(requestor, now, burst) : state;
 }
