@@ -75,19 +75,21 @@ static bool route_to_peer(const struct mrc_endpoint *endpoint, const struct peer
 /* The slices of a frame while it is written. */
 struct writer {
     mrc_frame_out *frame;
-    uint32_t used;  /* of scratch */
-    uint32_t start; /* of the slice being written */
+    uint8_t *at;    /* in scratch */
+    uint8_t *start; /* of the slice being written */
 };
 
-static void close_slice(struct writer *writer) {
+static void add_slice(struct writer *writer, const uint8_t *base, size_t size) {
     mrc_frame_out *frame = writer->frame;
 
-    if (writer->used == writer->start)
-        return;
     assert(frame->slice_count < MRC_FRAME_SLICES);
-    frame->slices[frame->slice_count++] =
-        (mrc_slice){frame->scratch + writer->start, writer->used - writer->start};
-    writer->start = writer->used;
+    frame->slices[frame->slice_count++] = (mrc_slice){base, size};
+}
+
+/* What has been written since the last slice. */
+static void close_slice(struct writer *writer) {
+    add_slice(writer, writer->start, (size_t)(writer->at - writer->start));
+    writer->start = writer->at;
 }
 
 static uint32_t transport_size(const struct packet *packet) {
@@ -97,8 +99,10 @@ static uint32_t transport_size(const struct packet *packet) {
 
 /* Of the packet whose headers, `size` bytes, stand at `bth`, as if the frame had been cut. */
 static uint32_t icrc_of(const struct icrc *icrc, const struct packet *packet, uint32_t index,
-                        const uint8_t *ip, const uint8_t *bth, uint32_t size) {
+                        const mrc_frame_out *frame, const uint8_t *bth, uint32_t size) {
     static const uint8_t pad[3];
+    const uint8_t *ip = frame->scratch + frame->header_size - ENCAP_UDP_SIZE -
+                        (frame->ip_version == 4 ? ENCAP_IPV4_SIZE : ENCAP_IPV6_SIZE);
     uint32_t state = encap_icrc_start(icrc, ip, index, transport_size(packet));
 
     state = icrc_bth(icrc, state, bth);
@@ -111,48 +115,42 @@ static uint32_t icrc_of(const struct icrc *icrc, const struct packet *packet, ui
 /* Appends one transport packet. */
 static void put_packet(const struct mrc_endpoint *endpoint, struct writer *writer,
                        const struct packet *packet, uint32_t index) {
-    mrc_frame_out *frame = writer->frame;
-    const uint8_t *ip = frame->scratch + frame->header_size - ENCAP_UDP_SIZE -
-                        (frame->ip_version == 4 ? ENCAP_IPV4_SIZE : ENCAP_IPV6_SIZE);
-    uint8_t *bth = frame->scratch + writer->used;
-    uint32_t pad = wire_pad(packet->payload_size);
-    uint32_t size = (uint32_t)wire_put(packet, bth);
+    uint32_t size = (uint32_t)wire_put(packet, writer->at);
     uint32_t icrc = ~0u; /* stored as 0 */
 
     if (!endpoint->config.headers_only)
-        icrc = icrc_of(&endpoint->icrc, packet, index, ip, bth, size);
-    writer->used += size;
+        icrc = icrc_of(&endpoint->icrc, packet, index, writer->frame, writer->at, size);
+    writer->at += size;
     if (packet->payload_size > 0) {
         close_slice(writer);
-        assert(frame->slice_count < MRC_FRAME_SLICES);
-        frame->slices[frame->slice_count++] = (mrc_slice){packet->payload, packet->payload_size};
+        add_slice(writer, packet->payload, packet->payload_size);
     }
-    memset(frame->scratch + writer->used, 0, pad);
-    writer->used += pad;
-    icrc_store(icrc, frame->scratch + writer->used);
-    writer->used += WIRE_ICRC_SIZE;
+    for (uint32_t pad = wire_pad(packet->payload_size); pad > 0; pad--)
+        *writer->at++ = 0;
+    icrc_store(icrc, writer->at);
+    writer->at += WIRE_ICRC_SIZE;
 }
 
+/* Packets of equal size, but for a shorter last one. */
 static void put_frame(struct mrc_endpoint *endpoint, const struct route *route,
                       const struct packet *packets, uint32_t count, mrc_frame_out *frame) {
-    struct writer writer = {.frame = frame};
-    size_t total = 0;
+    uint32_t each = transport_size(&packets[0]);
+    uint32_t total = (count - 1) * each + transport_size(&packets[count - 1]);
+    struct writer writer = {.frame = frame, .start = frame->scratch};
 
-    for (uint32_t i = 0; i < count; i++)
-        total += transport_size(&packets[i]);
     frame->plane = route->plane;
     frame->packets = count;
-    frame->segment_size = transport_size(&packets[0]);
+    frame->segment_size = each;
     frame->slice_count = 0;
     frame->ip_version = route->flow.source.version;
-    writer.used = (uint32_t)encap_put(&route->flow, route->ev, route->dscp, route->ecn, total,
-                                      count, frame->scratch);
-    frame->header_size = writer.used;
-    frame->size = frame->header_size + (uint32_t)total;
+    frame->header_size = (uint32_t)encap_put(&route->flow, route->ev, route->dscp, route->ecn,
+                                             total, count, frame->scratch);
+    frame->size = frame->header_size + total;
+    writer.at = frame->scratch + frame->header_size;
     for (uint32_t i = 0; i < count; i++)
         put_packet(endpoint, &writer, &packets[i], i);
     close_slice(&writer);
-    assert(writer.used <= MRC_FRAME_SCRATCH);
+    assert(writer.at <= frame->scratch + MRC_FRAME_SCRATCH);
     endpoint->counters.frames_sent++;
     endpoint->counters.packets_sent += count;
 }

@@ -32,8 +32,10 @@ uint32_t icrc_bth(const struct icrc *icrc, uint32_t state, const uint8_t *bth);
 static inline void icrc_store(uint32_t state, uint8_t *out) {
     uint32_t value = ~state;
 
-    for (int i = 0; i < 4; i++)
-        out[i] = (uint8_t)(value >> (8 * i));
+    out[0] = (uint8_t)value;
+    out[1] = (uint8_t)(value >> 8);
+    out[2] = (uint8_t)(value >> 16);
+    out[3] = (uint8_t)(value >> 24);
 }
 
 static inline uint32_t icrc_load(const uint8_t *in) {

@@ -270,14 +270,6 @@ static bool is_equal(const struct peer *peer) {
     return peer->config->policy == MRC_POLICY_EQUAL;
 }
 
-uint64_t peer_inflight(const struct peer *peer) {
-    uint64_t sum = 0;
-
-    for (uint32_t i = 0; i < peer->plane_end; i++)
-        sum += peer->plane[i].inflight;
-    return sum;
-}
-
 uint64_t peer_window(const struct peer *peer) {
     uint64_t sum = 0;
 
@@ -316,15 +308,13 @@ int peer_pick(struct peer *peer, uint32_t usable, uint32_t nominal, uint32_t avo
     int best = PEER_NO_PLANE;
     /* Among equals in turn; with nothing in flight, with the answers: one system call for both. */
     uint32_t first = peer_inflight(peer) == 0 ? peer->replies : peer->rotation++;
+    uint32_t plane = peer->plane_end == 0 ? 0 : first % peer->plane_end;
 
-    for (uint32_t i = 0; i < peer->plane_end; i++) {
-        uint32_t plane = (first + i) % peer->plane_end;
-        bool may = is_equal(peer) ||
-                   (!peer->planes[plane].is_busy && has_room(peer, plane, nominal));
-
+    for (uint32_t left = peer->plane_end; left > 0;
+         left--, plane = plane + 1 == peer->plane_end ? 0 : plane + 1) {
         if (!is_up(peer, plane) || !(usable >> plane & 1))
             continue;
-        if (!may) {
+        if (!is_equal(peer) && (peer->planes[plane].is_busy || !has_room(peer, plane, nominal))) {
             peer->plane[plane].is_limited = true;
             best = best == PEER_NO_PLANE ? PEER_NO_ROOM : best;
         } else if (best < 0 || (uint32_t)best == avoid ||
@@ -373,6 +363,7 @@ void peer_on_sent(struct peer *peer, int64_t now, const struct peer_sent *sent) 
     if (to->inflight == 0 && peer_inflight(peer) == 0)
         nscc_on_begin(&peer->nscc, now);
     to->inflight += sent->nominal;
+    peer->inflight += sent->nominal;
     to->dealt += sent->nominal;
     to->stats.packets_sent += sent->packets;
     to->stats.bytes_sent += sent->payload;
@@ -382,9 +373,10 @@ void peer_on_sent(struct peer *peer, int64_t now, const struct peer_sent *sent) 
     path_on_sent(&to->path, now);
 }
 
-static void leave(struct peer_plane *plane, uint64_t nominal) {
-    assert(plane->inflight >= nominal);
-    plane->inflight -= nominal;
+static void leave(struct peer *peer, uint32_t plane, uint64_t nominal) {
+    assert(peer->plane[plane].inflight >= nominal && peer->inflight >= nominal);
+    peer->plane[plane].inflight -= nominal;
+    peer->inflight -= nominal;
 }
 
 static void take_tally(struct peer *peer, int64_t now, const struct loss_tally *tally) {
@@ -393,7 +385,7 @@ static void take_tally(struct peer *peer, int64_t now, const struct loss_tally *
         struct peer_plane *plane = &peer->plane[i];
         const struct loss_tally_plane *said = &tally->plane[i];
 
-        leave(plane, said->left);
+        leave(peer, i, said->left);
         plane->stats.packets_acked += said->packets;
         plane->stats.bytes_acked += said->payload;
         if (said->left > 0)
@@ -467,11 +459,11 @@ void peer_on_sack(struct peer *peer, int64_t now, const struct peer_sack *sack) 
 }
 
 void peer_on_left(struct peer *peer, uint32_t plane, uint64_t nominal) {
-    leave(&peer->plane[plane], nominal);
+    leave(peer, plane, nominal);
 }
 
 void peer_on_refused(struct peer *peer, int64_t now, uint32_t plane, uint64_t nominal) {
-    leave(&peer->plane[plane], nominal);
+    leave(peer, plane, nominal);
     path_on_acked(&peer->plane[plane].path, now); /* the path is not to blame */
 }
 
@@ -487,7 +479,7 @@ void peer_on_path(struct peer *peer, uint32_t plane, uint32_t ev, bool works) {
 void peer_on_lost(struct peer *peer, int64_t now, uint32_t plane, uint64_t nominal) {
     struct peer_plane *from = &peer->plane[plane];
 
-    leave(from, nominal);
+    leave(peer, plane, nominal);
     from->stats.packets_lost++;
     path_on_lost(&from->path, now, 1);
     if (is_equal(peer) && peer->has_nscc)
@@ -500,7 +492,7 @@ void peer_on_trimmed(struct peer *peer, int64_t now, uint32_t plane, uint32_t no
                      bool is_last_hop) {
     struct peer_plane *from = &peer->plane[plane];
 
-    leave(from, nominal);
+    leave(peer, plane, nominal);
     from->stats.trims++;
     path_on_acked(&from->path, now); /* the path answers; it is only full */
     if (is_equal(peer) && peer->has_nscc)

@@ -64,6 +64,7 @@ struct peer {
     mrc_address told[MRC_PLANES]; /* our addresses, as the set-up told them to it */
     struct peer_plane plane[MRC_PLANES];
     uint32_t plane_end; /* none from here on was ever paired */
+    uint64_t inflight;  /* nominal bytes on all planes */
     struct nscc nscc; /* policy equal */
     struct hindsight hindsight;
     struct prng prng;
@@ -136,7 +137,7 @@ bool peer_is_cut_off(const struct peer *peer);
 
 /* Bytes that may be in flight, and are. */
 uint64_t peer_window(const struct peer *peer);
-uint64_t peer_inflight(const struct peer *peer);
+static inline uint64_t peer_inflight(const struct peer *peer) { return peer->inflight; }
 
 /* A frame of data left on a plane. */
 struct peer_sent {

@@ -20,6 +20,8 @@ enum {
     BTH_PSN = 9,      /* uint24 */
     BTH_SIZE = 12,
 };
+static_assert((int)BTH_RESERVED + 1 == (int)BTH_DEST_QP && (int)BTH_A + 1 == (int)BTH_PSN,
+              "put_bth writes three words");
 static_assert((int)BTH_PSN + 3 == (int)BTH_SIZE && (int)BTH_SIZE == (int)WIRE_BTH_SIZE,
               "the PSN ends the header");
 
@@ -161,28 +163,32 @@ static enum format format_find(uint8_t opcode) {
     return index < OPCODE_COUNT ? (enum format)opcode_format[index] : FORMAT_NONE;
 }
 
+static bool is_write(enum format format) {
+    return format == FORMAT_WRITE || format == FORMAT_WRITE_IMM;
+}
+
+static size_t headers_size(enum format format, bool ts) {
+    return (size_t)BTH_SIZE + format_of[format].size + (ts && is_write(format) ? TSETH_SIZE : 0);
+}
+
 size_t wire_headers_size(uint8_t opcode, bool ts) {
     enum format format = format_find(opcode);
 
-    if (format == FORMAT_NONE)
-        return 0;
-    return (size_t)BTH_SIZE + format_of[format].size +
-           (ts && wire_is_write(opcode) ? TSETH_SIZE : 0);
+    return format == FORMAT_NONE ? 0 : headers_size(format, ts);
 }
 
-/* ---- struct packet to bytes; reserved bytes are zero already ---- */
+/* ---- struct packet to bytes: BTH and writes leave none out, in others those not set are zero
+ * already ---- */
 
-static void put_bth(const struct packet *packet, uint8_t *out) {
-    bool has_payload = format_of[format_find(packet->opcode)].has_payload;
-    uint32_t pad = has_payload ? wire_pad(packet->payload_size) : 0;
+static void put_bth(const struct packet *packet, enum format format, uint8_t *out) {
+    uint32_t pad = format_of[format].has_payload ? wire_pad(packet->payload_size) : 0;
+    uint32_t flags = (uint32_t)packet->solicited << 7 | pad << 4;
+    uint32_t a = (uint32_t)packet->ack_request << 7 | (uint32_t)packet->rtx << 5 |
+                 (uint32_t)(packet->ts && is_write(format)) << 4;
 
-    out[BTH_OPCODE] = packet->opcode;
-    out[BTH_FLAGS] = (uint8_t)((packet->solicited ? 0x80 : 0) | pad << 4);
-    put_be16(out + BTH_P_KEY, 0xFFFF);
-    put_be24(out + BTH_DEST_QP, packet->dest_qp);
-    out[BTH_A] = (uint8_t)((packet->ack_request ? 0x80 : 0) | (packet->rtx ? 0x20 : 0) |
-                           (packet->ts && wire_is_write(packet->opcode) ? 0x10 : 0));
-    put_be24(out + BTH_PSN, packet->psn);
+    put_be32(out, (uint32_t)packet->opcode << 24 | flags << 16 | 0xFFFF);
+    put_be32(out + BTH_RESERVED, packet->dest_qp & 0xFFFFFF);
+    put_be32(out + BTH_A, a << 24 | (packet->psn & 0xFFFFFF));
 }
 
 static void put_tseth(const struct packet *packet, uint8_t *out) {
@@ -260,24 +266,26 @@ static void put_response(const struct packet *packet, uint8_t *out) {
 }
 
 size_t wire_put(const struct packet *packet, uint8_t *headers) {
-    size_t size = wire_headers_size(packet->opcode, packet->ts);
+    enum format format = format_find(packet->opcode);
+    size_t size = headers_size(format, packet->ts);
     uint8_t *out = headers + BTH_SIZE;
 
-    if (size == 0)
+    if (format == FORMAT_NONE)
         return 0;
-    memset(headers, 0, size);
-    put_bth(packet, headers);
-    switch (format_find(packet->opcode)) {
-    case FORMAT_WRITE:
-    case FORMAT_WRITE_IMM: put_write(packet, out); break;
+    put_bth(packet, format, headers);
+    if (is_write(format)) {
+        put_write(packet, out);
+        return size;
+    }
+    memset(out, 0, size - BTH_SIZE);
+    switch (format) {
     case FORMAT_ACK: put_ack(packet, out); break;
     case FORMAT_REQUEST: put_request(packet, out); break;
     case FORMAT_RESPONSE: put_response(packet, out); break;
     case FORMAT_SACK: put_sack(packet, out); break;
     case FORMAT_NACK: put_nack(packet, out); break;
     case FORMAT_PROBE: put_probe(packet, out); break;
-    case FORMAT_NONE:
-    case FORMAT_COUNT: break;
+    default: break;
     }
     return size;
 }
