@@ -25,6 +25,16 @@ static void nack(struct mrc_endpoint *endpoint, struct qp *qp, const struct caus
     endpoint_control(endpoint, &control);
 }
 
+/* A frame while its packets are taken in. Most of them are of one queue pair: it is looked up, and
+ * settled, once for all that follow one another. */
+struct intake {
+    struct arrival arrival;
+    const struct encap *encap;
+    bool is_trimmed; /* by its traffic class */
+    struct qp *qp;   /* the last packet's, which is its peer's; NULL: none yet */
+    bool is_open;    /* data has come for it since it was settled */
+};
+
 /* ---- Packets of a queue pair ---- */
 
 /* The peer is alive; after a silence its queue pairs do not wait for their timers. */
@@ -55,12 +65,11 @@ static void on_data(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
                     const struct packet *packet, const struct cause *cause,
                     const struct arrival *arrival) {
     struct peer_plane *plane = &qp->peer->plane[arrival->plane];
-    uint64_t before = qp->responder.bytes_received;
     uint8_t reason = 0;
 
     switch (responder_on_data(&qp->responder, now, packet, cause, arrival->nominal, &reason)) {
     case RESPONDER_PLACED:
-        plane->stats.bytes_received += qp->responder.bytes_received - before;
+        plane->stats.bytes_received += packet->payload_size;
         break;
     case RESPONDER_DUPLICATE:
         break;
@@ -136,13 +145,44 @@ static void share_dead_paths(struct mrc_endpoint *endpoint, int64_t now, struct 
     }
 }
 
-static void on_qp_packet(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
-                         const struct packet *packet, const struct arrival *arrival) {
-    struct cause cause = {.plane = arrival->plane,
+static struct cause cause_of(const struct arrival *arrival, const struct packet *packet) {
+    return (struct cause){.plane = arrival->plane,
                           .ev = arrival->ev,
                           .psn = packet->psn,
                           .timestamp = packet->tx_timestamp};
-    bool makes_sense = true;
+}
+
+/* A SACK, NACK or Transport ACK; false: it made no sense. */
+static bool on_answer(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
+                      const struct packet *packet) {
+    bool makes_sense;
+
+    if (packet->opcode == WIRE_SACK) {
+        makes_sense = requestor_on_sack(&qp->requestor, now, packet);
+        share_dead_paths(endpoint, now, qp);
+    } else if (packet->opcode == WIRE_NACK) {
+        makes_sense = requestor_on_nack(&qp->requestor, now, packet);
+    } else {
+        makes_sense = requestor_on_ack(&qp->requestor, now, packet);
+    }
+    endpoint_settle_qp(endpoint, now, qp);
+    peer_on_answer(qp->peer, now);
+    endpoint_wake_qp(endpoint, qp);
+    endpoint_settle_peer(endpoint, now, endpoint_entry(endpoint, qp->peer));
+    return makes_sense;
+}
+
+/* To be called when no more packets of intake->qp follow. */
+static void settle(struct mrc_endpoint *endpoint, int64_t now, struct intake *intake) {
+    if (intake->is_open)
+        endpoint_settle_qp(endpoint, now, intake->qp);
+    intake->is_open = false;
+}
+
+static void on_qp_packet(struct mrc_endpoint *endpoint, int64_t now, struct intake *intake,
+                         const struct packet *packet) {
+    struct qp *qp = intake->qp;
+    struct cause cause = cause_of(&intake->arrival, packet);
 
     if (qp->state != MRC_QP_RTS || qp->is_closed) {
         linger(endpoint, now, qp, packet, &cause);
@@ -150,31 +190,17 @@ static void on_qp_packet(struct mrc_endpoint *endpoint, int64_t now, struct qp *
         return;
     }
     note_heard(endpoint, now, endpoint_entry(endpoint, qp->peer));
-    switch (packet->opcode) {
-    case WIRE_SACK:
-        makes_sense = requestor_on_sack(&qp->requestor, now, packet);
-        share_dead_paths(endpoint, now, qp);
-        break;
-    case WIRE_NACK:
-        makes_sense = requestor_on_nack(&qp->requestor, now, packet);
-        break;
-    case WIRE_ACK:
-        makes_sense = requestor_on_ack(&qp->requestor, now, packet);
-        break;
-    case WIRE_PROBE:
+    if (wire_is_write(packet->opcode)) {
+        on_data(endpoint, now, qp, packet, &cause, &intake->arrival);
+        intake->is_open = true;
+        if (qp->responder.error != 0)
+            settle(endpoint, now, intake);
+    } else if (packet->opcode == WIRE_PROBE) {
         cause.psn = qp->responder.window.cack;
         responder_on_probe(&qp->responder, packet, &cause);
-        break;
-    default:
-        on_data(endpoint, now, qp, packet, &cause, arrival);
-        break;
-    }
-    endpoint->counters.drop_stale += !makes_sense;
-    endpoint_settle_qp(endpoint, now, qp);
-    if (packet->opcode == WIRE_SACK || packet->opcode == WIRE_NACK || packet->opcode == WIRE_ACK) {
-        peer_on_answer(qp->peer, now);
-        endpoint_wake_qp(endpoint, qp);
-        endpoint_settle_peer(endpoint, now, endpoint_entry(endpoint, qp->peer));
+        endpoint_settle_qp(endpoint, now, qp);
+    } else {
+        endpoint->counters.drop_stale += !on_answer(endpoint, now, qp, packet);
     }
 }
 
@@ -192,43 +218,56 @@ static bool is_from_peer(const struct qp *qp, const struct arrival *arrival) {
 
 /* ---- Packets ---- */
 
-static void on_packet(struct mrc_endpoint *endpoint, int64_t now, const struct packet *packet,
-                      const struct arrival *arrival, bool is_trimmed, uint8_t dscp) {
-    struct qp *qp;
+/* Makes intake->qp the packet's; false: there is none, or it is not this peer's. */
+static bool find_qp(struct mrc_endpoint *endpoint, int64_t now, struct intake *intake,
+                    uint32_t number) {
+    struct qp *qp = intake->qp;
+
+    if (qp != NULL && qp->number == number)
+        return true;
+    settle(endpoint, now, intake);
+    intake->qp = NULL;
+    qp = endpoint_find_qp(endpoint, number);
+    if (qp == NULL)
+        endpoint->counters.drop_unknown_qp++;
+    else if (qp->peer == NULL)
+        endpoint->counters.drop_state++;
+    else if (!is_from_peer(qp, &intake->arrival))
+        endpoint->counters.drop_source++;
+    else
+        intake->qp = qp;
+    return intake->qp != NULL;
+}
+
+static void on_packet(struct mrc_endpoint *endpoint, int64_t now, struct intake *intake,
+                      const struct packet *packet, bool is_trimmed) {
+    const struct qp *qp;
 
     if (packet->opcode == WIRE_ENDPOINT_REQUEST || packet->opcode == WIRE_ENDPOINT_RESPONSE) {
         if (packet->dest_qp != WIRE_QP_ENDPOINT)
             endpoint->counters.drop_unknown_qp++;
         else if (packet->opcode == WIRE_ENDPOINT_REQUEST)
-            endpoint_on_request(endpoint, now, packet, arrival);
+            endpoint_on_request(endpoint, now, packet, &intake->arrival);
         else
-            endpoint_on_response(endpoint, now, packet, arrival);
+            endpoint_on_response(endpoint, now, packet, &intake->arrival);
         return;
     }
-    qp = endpoint_find_qp(endpoint, packet->dest_qp);
-    if (qp == NULL) {
-        endpoint->counters.drop_unknown_qp++;
-    } else if (qp->peer == NULL) {
-        endpoint->counters.drop_state++;
-    } else if (!is_from_peer(qp, arrival)) {
-        endpoint->counters.drop_source++;
-    } else if (is_trimmed) {
-        struct cause cause = {.plane = arrival->plane,
-                              .ev = arrival->ev,
-                              .psn = packet->psn,
-                              .timestamp = packet->tx_timestamp};
+    if (!find_qp(endpoint, now, intake, packet->dest_qp))
+        return;
+    qp = intake->qp;
+    if (!is_trimmed) {
+        on_qp_packet(endpoint, now, intake, packet);
+    } else if (qp->state == MRC_QP_RTS && !qp->is_closed) {
+        struct cause cause = cause_of(&intake->arrival, packet);
 
-        if (qp->state == MRC_QP_RTS && !qp->is_closed)
-            on_trimmed(endpoint, qp, &cause, dscp);
-    } else {
-        on_qp_packet(endpoint, now, qp, packet, arrival);
+        on_trimmed(endpoint, intake->qp, &cause, intake->encap->dscp);
     }
 }
 
-static bool count_error(struct mrc_endpoint *endpoint, enum wire_error error) {
+static void count_error(struct mrc_endpoint *endpoint, enum wire_error error) {
     switch (error) {
     case WIRE_OK:
-        return false;
+        break;
     case WIRE_ERROR_OPCODE:
     case WIRE_ERROR_FIELD:
         endpoint->counters.drop_opcode++;
@@ -238,7 +277,6 @@ static bool count_error(struct mrc_endpoint *endpoint, enum wire_error error) {
         endpoint->counters.drop_short++;
         break;
     }
-    return true;
 }
 
 static bool icrc_is_right(const struct mrc_endpoint *endpoint, const struct encap *encap,
@@ -251,33 +289,36 @@ static bool icrc_is_right(const struct mrc_endpoint *endpoint, const struct enca
     return ~state == icrc_load(data + size - WIRE_ICRC_SIZE);
 }
 
-static void on_segment(struct mrc_endpoint *endpoint, int64_t now, const struct encap *encap,
-                       const struct arrival *arrival, uint32_t index, const uint8_t *data,
-                       size_t size) {
-    bool is_trimmed = is_trim_mark(endpoint, encap->dscp);
-    struct arrival here = *arrival;
+static void on_segment(struct mrc_endpoint *endpoint, int64_t now, struct intake *intake,
+                       uint32_t index, const uint8_t *data, size_t size) {
     struct packet packet;
+    enum wire_error error;
+    bool is_trimmed;
 
     endpoint->counters.packets_received++;
-    if (encap->cut && !is_trimmed) {
+    if (intake->encap->cut && !intake->is_trimmed) {
         endpoint->counters.drop_short++;
         return;
     }
-    if (count_error(endpoint, wire_get(data, size, is_trimmed, &packet)))
+    error = wire_get(data, size, intake->is_trimmed, &packet);
+    if (error != WIRE_OK) {
+        count_error(endpoint, error);
         return;
-    is_trimmed = is_trimmed && wire_is_write(packet.opcode); /* nothing else is ever trimmed */
+    }
+    is_trimmed = intake->is_trimmed && wire_is_write(packet.opcode); /* nothing else ever is */
     if (!is_trimmed && !endpoint->config.headers_only &&
-        !icrc_is_right(endpoint, encap, index, data, size)) {
+        !icrc_is_right(endpoint, intake->encap, index, data, size)) {
         endpoint->counters.drop_icrc++;
         return;
     }
-    here.nominal = (uint32_t)size + ENCAP_UDP_SIZE + 40;
-    on_packet(endpoint, now, &packet, &here, is_trimmed, encap->dscp);
+    intake->arrival.nominal = (uint32_t)size + ENCAP_UDP_SIZE + 40;
+    on_packet(endpoint, now, intake, &packet, is_trimmed);
 }
 
 void mrc_endpoint_receive(mrc_endpoint *endpoint, int64_t now, const mrc_frame_in *frame) {
     struct encap encap;
-    struct arrival arrival;
+    struct intake intake = {.encap = &encap};
+    struct arrival *arrival = &intake.arrival;
     size_t left;
     const uint8_t *at;
 
@@ -305,24 +346,24 @@ void mrc_endpoint_receive(mrc_endpoint *endpoint, int64_t now, const mrc_frame_i
         endpoint->counters.drop_short++; /* once: not for each of 65000 segments of a byte */
         return;
     }
-    arrival.plane = frame->plane;
-    arrival.ev = encap.ev;
-    arrival.is_marked = encap.ecn == ENCAP_ECN_CE;
-    arrival.nominal = 0;
-    memset(&arrival.source, 0, sizeof arrival.source);
-    arrival.source.version = encap.source.version;
-    memcpy(arrival.source.bytes, encap.source.bytes, sizeof arrival.source.bytes);
-    memcpy(arrival.source_mac, encap.source_mac, sizeof arrival.source_mac);
+    arrival->plane = frame->plane;
+    arrival->ev = encap.ev;
+    arrival->is_marked = encap.ecn == ENCAP_ECN_CE;
+    arrival->source.version = encap.source.version;
+    memcpy(arrival->source.bytes, encap.source.bytes, sizeof arrival->source.bytes);
+    memcpy(arrival->source_mac, encap.source_mac, sizeof arrival->source_mac);
+    intake.is_trimmed = is_trim_mark(endpoint, encap.dscp);
     left = encap.segments_size;
     at = encap.segments;
     for (uint32_t index = 0; left > 0; index++) {
         size_t size = frame->segment_size != 0 && frame->segment_size < left ? frame->segment_size
                                                                             : left;
 
-        on_segment(endpoint, now, &encap, &arrival, index, at, size);
+        on_segment(endpoint, now, &intake, index, at, size);
         at += size;
         left -= size;
     }
+    settle(endpoint, now, &intake);
 }
 
 void mrc_endpoint_drained(mrc_endpoint *endpoint, int64_t now) {

@@ -4,10 +4,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "psn.h"
-
-enum { PSN_FAR_DISTANCE = 1 << 22 };
-
 void psn_window_init(struct psn_window *window, uint32_t first, uint32_t size) {
     assert(size > 0 && size <= PSN_WINDOW_MAX);
     memset(window, 0, sizeof *window);
@@ -20,22 +16,10 @@ static uint32_t word_of(uint32_t psn) { return psn / 64 % PSN_WINDOW_WORDS; }
 
 static uint64_t bit_of(uint32_t psn) { return 1ull << (psn % 64); }
 
-enum psn_verdict psn_window_classify(const struct psn_window *window, uint32_t psn) {
-    int32_t distance = psn_diff(psn, window->cack);
-
-    if (distance > PSN_FAR_DISTANCE || distance < -PSN_FAR_DISTANCE)
-        return PSN_FAR;
-    if (distance <= 0)
-        return PSN_DUPLICATE;
-    if ((uint32_t)distance > window->size)
-        return PSN_BEYOND;
-    return window->arrived[word_of(psn)] & bit_of(psn) ? PSN_DUPLICATE : PSN_NEW;
-}
-
 uint32_t psn_window_add(struct psn_window *window, uint32_t psn) {
-    uint32_t passed = 0;
+    uint32_t passed = 1;
 
-    assert(psn_window_classify(window, psn) == PSN_NEW);
+    assert((window->arrived[word_of(psn)] & bit_of(psn)) == 0);
     if (psn_diff(psn, window->last) > 0)
         window->last = psn;
     if (psn != psn_add(window->cack, 1)) {
@@ -44,7 +28,6 @@ uint32_t psn_window_add(struct psn_window *window, uint32_t psn) {
         return 0;
     }
     window->cack = psn;
-    passed = 1;
     while (window->ahead > 0) {
         uint32_t next = psn_add(window->cack, 1);
         uint64_t *word = &window->arrived[word_of(next)];

@@ -9,7 +9,13 @@
 
 #include <stdint.h>
 
-enum { PSN_WINDOW_MAX = 4096, PSN_WINDOW_WORDS = PSN_WINDOW_MAX / 64 };
+#include "psn.h"
+
+enum {
+    PSN_WINDOW_MAX = 4096,
+    PSN_WINDOW_WORDS = PSN_WINDOW_MAX / 64,
+    PSN_FAR_DISTANCE = 1 << 22,
+};
 
 enum psn_verdict {
     PSN_NEW,
@@ -30,7 +36,18 @@ struct psn_window {
 /* Nothing has arrived; `first` is the first PSN to come. */
 void psn_window_init(struct psn_window *window, uint32_t first, uint32_t size);
 
-enum psn_verdict psn_window_classify(const struct psn_window *window, uint32_t psn);
+static inline enum psn_verdict psn_window_classify(const struct psn_window *window, uint32_t psn) {
+    int32_t distance = psn_diff(psn, window->cack);
+    uint64_t word = window->arrived[psn / 64 % PSN_WINDOW_WORDS];
+
+    if (distance > PSN_FAR_DISTANCE || distance < -PSN_FAR_DISTANCE)
+        return PSN_FAR;
+    if (distance <= 0)
+        return PSN_DUPLICATE;
+    if ((uint32_t)distance > window->size)
+        return PSN_BEYOND;
+    return word >> (psn % 64) & 1 ? PSN_DUPLICATE : PSN_NEW;
+}
 
 /* Notes the arrival of a PSN that is PSN_NEW, and moves cack over all that is now in order.
  * Returns by how many. */

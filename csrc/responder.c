@@ -90,7 +90,7 @@ static bool deliver(struct responder *responder) {
 static void execute(struct responder *responder, uint32_t count) {
     uint32_t psn = psn_add(responder->window.cack, 1 - (int32_t)count);
 
-    while (count > 0) {
+    while (count > 0 && responder->end_count > 0) {
         uint32_t offset = psn % 64;
         uint32_t here = count < 64 - offset ? count : 64 - offset;
         uint64_t mask = (here == 64 ? ~0ull : (1ull << here) - 1) << offset;
@@ -99,8 +99,10 @@ static void execute(struct responder *responder, uint32_t count) {
 
         if (ends != 0) {
             uint32_t last = 63 - (uint32_t)__builtin_clzll(ends);
+            uint32_t executed = (uint32_t)__builtin_popcountll(ends);
 
-            responder->msn += (uint32_t)__builtin_popcountll(ends);
+            responder->msn += executed;
+            responder->end_count -= executed;
             responder->ack_psn = psn_add(psn, (int32_t)last - (int32_t)offset);
             responder->is_ack_due = true;
             *word &= ~mask;
@@ -174,8 +176,10 @@ static enum responder_verdict place(struct responder *responder, int64_t now,
         memcpy(to, packet->payload, packet->payload_size);
     responder->bytes_received += packet->payload_size;
     responder->rcvd_bytes += nominal;
-    if (wire_ends_message(packet->opcode))
+    if (wire_ends_message(packet->opcode)) {
         responder->ends[word_of(packet->psn)] |= bit_of(packet->psn);
+        responder->end_count++;
+    }
     passed = psn_window_add(&responder->window, packet->psn);
     note(responder, now, packet);
     if (passed > 0)

@@ -64,6 +64,7 @@ struct responder {
     uint32_t mpr; /* told in SACKs; 0 when Dynamic MPR is off */
     uint32_t receives;
     uint32_t sack_threshold;
+    uint32_t end_count; /* bits of `ends` */
     int64_t sack_delay;
     bool headers_only; /* payload is not placed */
     int error; /* enum mrc_status: what the queue pair must end with; 0 none */

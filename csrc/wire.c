@@ -19,9 +19,11 @@ enum {
     BTH_A = 8,        /* A 0x80, RTX 0x20, TS 0x10 */
     BTH_PSN = 9,      /* uint24 */
     BTH_SIZE = 12,
+    BTH_FIXED_MASK = 0x000FFFFF, /* of the first four bytes: TVer and P_Key, */
+    BTH_FIXED = 0x0000FFFF,      /* which must be these */
 };
 static_assert((int)BTH_RESERVED + 1 == (int)BTH_DEST_QP && (int)BTH_A + 1 == (int)BTH_PSN,
-              "put_bth writes three words");
+              "put_bth and get_bth take three words");
 static_assert((int)BTH_PSN + 3 == (int)BTH_SIZE && (int)BTH_SIZE == (int)WIRE_BTH_SIZE,
               "the PSN ends the header");
 
@@ -298,8 +300,8 @@ static void get_bth(const uint8_t *in, struct packet *packet) {
     packet->ack_request = (in[BTH_A] & 0x80) != 0;
     packet->rtx = (in[BTH_A] & 0x20) != 0;
     packet->ts = (in[BTH_A] & 0x10) != 0;
-    packet->dest_qp = get_be24(in + BTH_DEST_QP);
-    packet->psn = get_be24(in + BTH_PSN);
+    packet->dest_qp = get_be32(in + BTH_RESERVED) & 0xFFFFFF;
+    packet->psn = get_be32(in + BTH_A) & 0xFFFFFF;
     packet->payload = NULL;
     packet->payload_size = 0;
 }
@@ -424,17 +426,16 @@ enum wire_error wire_get(const uint8_t *data, size_t size, bool trimmed, struct 
     format = format_find(packet->opcode);
     if (format == FORMAT_NONE)
         return WIRE_ERROR_OPCODE;
-    if ((data[BTH_FLAGS] & 0x0F) != 0 || get_be16(data + BTH_P_KEY) != 0xFFFF ||
-        (packet->ts && !wire_is_write(packet->opcode)))
+    if ((get_be32(data) & BTH_FIXED_MASK) != BTH_FIXED || (packet->ts && !is_write(format)))
         return WIRE_ERROR_FIELD;
-    trimmed = trimmed && wire_is_write(packet->opcode);
-    headers = wire_headers_size(packet->opcode, packet->ts);
+    trimmed = trimmed && is_write(format);
+    headers = headers_size(format, packet->ts);
     if (trimmed && format == FORMAT_WRITE_IMM && size < headers)
         headers -= IMMDT_SIZE;
     if (size < headers + (trimmed ? 0 : WIRE_ICRC_SIZE))
         return WIRE_ERROR_SHORT;
 
-    if (format == FORMAT_WRITE || format == FORMAT_WRITE_IMM) {
+    if (is_write(format)) {
         immediate = get_write(data + BTH_SIZE, packet);
         if (format == FORMAT_WRITE_IMM)
             packet->immediate = immediate < data + headers ? get_be32(immediate) : 0;
