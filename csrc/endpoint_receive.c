@@ -32,6 +32,7 @@ struct intake {
     const struct encap *encap;
     bool is_trimmed; /* by its traffic class */
     struct qp *qp;   /* the last packet's, which is its peer's; NULL: none yet */
+    bool is_heard;   /* its peer has been, by this frame */
     bool is_open;    /* data has come for it since it was settled */
 };
 
@@ -61,9 +62,23 @@ static void on_trimmed(struct mrc_endpoint *endpoint, struct qp *qp, const struc
          dscp == endpoint->config.dscp_trimmed ? WIRE_NACK_TRIMMED : WIRE_NACK_TRIMMED_LASTHOP);
 }
 
-static void on_data(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
-                    const struct packet *packet, const struct cause *cause,
-                    const struct arrival *arrival) {
+/* To be called when no more packets of intake->qp follow. */
+static void settle(struct mrc_endpoint *endpoint, int64_t now, struct intake *intake) {
+    struct qp *qp = intake->qp;
+
+    if (!intake->is_open)
+        return;
+    intake->is_open = false;
+    if (peer_on_received(qp->peer, now))
+        endpoint_settle_peer(endpoint, now, endpoint_entry(endpoint, qp->peer));
+    qp_queue_push(&endpoint->touched, QUEUE_TOUCHED, qp);
+    endpoint_settle_qp(endpoint, now, qp);
+}
+
+static void on_data(struct mrc_endpoint *endpoint, int64_t now, struct intake *intake,
+                    const struct packet *packet, const struct cause *cause) {
+    const struct arrival *arrival = &intake->arrival;
+    struct qp *qp = intake->qp;
     struct peer_plane *plane = &qp->peer->plane[arrival->plane];
     uint8_t reason = 0;
 
@@ -83,12 +98,11 @@ static void on_data(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
         endpoint->counters.remote_access += qp->responder.error == MRC_ERROR_REMOTE_ACCESS;
         if (reason != 0)
             nack(endpoint, qp, cause, reason);
+        endpoint_settle_qp(endpoint, now, qp);
         return;
     }
     plane->stats.packets_received++;
-    if (peer_on_received(qp->peer, now))
-        endpoint_settle_peer(endpoint, now, endpoint_entry(endpoint, qp->peer));
-    qp_queue_push(&endpoint->touched, QUEUE_TOUCHED, qp);
+    intake->is_open = true;
     if (arrival->is_marked) {
         struct control control = {.kind = CONTROL_MARK, .qp = qp->number, .cause = *cause};
 
@@ -172,13 +186,6 @@ static bool on_answer(struct mrc_endpoint *endpoint, int64_t now, struct qp *qp,
     return makes_sense;
 }
 
-/* To be called when no more packets of intake->qp follow. */
-static void settle(struct mrc_endpoint *endpoint, int64_t now, struct intake *intake) {
-    if (intake->is_open)
-        endpoint_settle_qp(endpoint, now, intake->qp);
-    intake->is_open = false;
-}
-
 static void on_qp_packet(struct mrc_endpoint *endpoint, int64_t now, struct intake *intake,
                          const struct packet *packet) {
     struct qp *qp = intake->qp;
@@ -189,12 +196,11 @@ static void on_qp_packet(struct mrc_endpoint *endpoint, int64_t now, struct inta
         endpoint_settle_qp(endpoint, now, qp);
         return;
     }
-    note_heard(endpoint, now, endpoint_entry(endpoint, qp->peer));
+    if (!intake->is_heard)
+        note_heard(endpoint, now, endpoint_entry(endpoint, qp->peer));
+    intake->is_heard = true;
     if (wire_is_write(packet->opcode)) {
-        on_data(endpoint, now, qp, packet, &cause, &intake->arrival);
-        intake->is_open = true;
-        if (qp->responder.error != 0)
-            settle(endpoint, now, intake);
+        on_data(endpoint, now, intake, packet, &cause);
     } else if (packet->opcode == WIRE_PROBE) {
         cause.psn = qp->responder.window.cack;
         responder_on_probe(&qp->responder, packet, &cause);
@@ -227,6 +233,7 @@ static bool find_qp(struct mrc_endpoint *endpoint, int64_t now, struct intake *i
         return true;
     settle(endpoint, now, intake);
     intake->qp = NULL;
+    intake->is_heard = false;
     qp = endpoint_find_qp(endpoint, number);
     if (qp == NULL)
         endpoint->counters.drop_unknown_qp++;
@@ -319,7 +326,7 @@ void mrc_endpoint_receive(mrc_endpoint *endpoint, int64_t now, const mrc_frame_i
     struct encap encap;
     struct intake intake = {.encap = &encap};
     struct arrival *arrival = &intake.arrival;
-    size_t left;
+    size_t left, each;
     const uint8_t *at;
 
     endpoint->counters.frames_received++;
@@ -355,9 +362,9 @@ void mrc_endpoint_receive(mrc_endpoint *endpoint, int64_t now, const mrc_frame_i
     intake.is_trimmed = is_trim_mark(endpoint, encap.dscp);
     left = encap.segments_size;
     at = encap.segments;
+    each = frame->segment_size != 0 ? frame->segment_size : left;
     for (uint32_t index = 0; left > 0; index++) {
-        size_t size = frame->segment_size != 0 && frame->segment_size < left ? frame->segment_size
-                                                                            : left;
+        size_t size = each < left ? each : left;
 
         on_segment(endpoint, now, &intake, index, at, size);
         at += size;

@@ -19,11 +19,13 @@ static uint64_t bit_of(uint32_t psn) { return 1ull << (psn % 64); }
 uint32_t psn_window_add(struct psn_window *window, uint32_t psn) {
     uint32_t passed = 1;
 
-    assert((window->arrived[word_of(psn)] & bit_of(psn)) == 0);
     if (psn_diff(psn, window->last) > 0)
         window->last = psn;
     if (psn != psn_add(window->cack, 1)) {
-        window->arrived[word_of(psn)] |= bit_of(psn);
+        uint64_t *word = &window->arrived[word_of(psn)];
+
+        assert((*word & bit_of(psn)) == 0);
+        *word |= bit_of(psn);
         window->ahead++;
         return 0;
     }

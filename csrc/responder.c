@@ -90,7 +90,7 @@ static bool deliver(struct responder *responder) {
 static void execute(struct responder *responder, uint32_t count) {
     uint32_t psn = psn_add(responder->window.cack, 1 - (int32_t)count);
 
-    while (count > 0 && responder->end_count > 0) {
+    while (count > 0) {
         uint32_t offset = psn % 64;
         uint32_t here = count < 64 - offset ? count : 64 - offset;
         uint64_t mask = (here == 64 ? ~0ull : (1ull << here) - 1) << offset;
@@ -129,9 +129,8 @@ static enum responder_verdict unexpected(struct responder *responder, uint8_t *r
 static void note(struct responder *responder, int64_t now, const struct packet *packet) {
     uint32_t size = packet->payload_size > SACK_LEAST ? packet->payload_size : SACK_LEAST;
 
-    if (!responder->is_unreported && responder->sack_delay > 0)
+    if (responder->unreported == 0 && responder->sack_delay > 0)
         responder->deadline = now + responder->sack_delay;
-    responder->is_unreported = true;
     responder->unreported |= 1ull << word_of(packet->psn);
     responder->unreported_bytes += size;
 }
@@ -182,7 +181,7 @@ static enum responder_verdict place(struct responder *responder, int64_t now,
     }
     passed = psn_window_add(&responder->window, packet->psn);
     note(responder, now, packet);
-    if (passed > 0)
+    if (passed > 0 && responder->end_count > 0)
         execute(responder, passed);
     return passed == 0 || deliver(responder) ? RESPONDER_PLACED : unexpected(responder, reason);
 }
@@ -191,6 +190,7 @@ enum responder_verdict responder_on_data(struct responder *responder, int64_t no
                                          const struct packet *packet, const struct cause *cause,
                                          uint32_t nominal, uint8_t *reason) {
     enum responder_verdict verdict = RESPONDER_DUPLICATE;
+    uint32_t plane;
 
     switch (psn_window_classify(&responder->window, packet->psn)) {
     case PSN_FAR:
@@ -209,9 +209,10 @@ enum responder_verdict responder_on_data(struct responder *responder, int64_t no
     }
     if (verdict == RESPONDER_FAILED || verdict == RESPONDER_NACK)
         return verdict;
-    responder->cause = *cause;
-    responder->causes[cause->plane % MRC_PLANES] = *cause;
-    responder->fresh |= 1u << cause->plane % MRC_PLANES;
+    plane = cause->plane % MRC_PLANES;
+    responder->last_plane = plane;
+    responder->causes[plane] = *cause;
+    responder->fresh |= 1u << plane;
     if (packet->ack_request)
         responder->is_ack_due = true;
     if (packet->rtx || packet->ack_request || verdict == RESPONDER_DUPLICATE ||
@@ -245,9 +246,8 @@ void responder_on_probe(struct responder *responder, const struct packet *probe,
 
 void responder_report(struct responder *responder) {
     responder->due |= responder->unreported;
+    responder->is_sack_due = responder->is_sack_due || responder->unreported != 0;
     responder->unreported = 0;
-    responder->is_sack_due = responder->is_sack_due || responder->is_unreported;
-    responder->is_unreported = false;
     responder->unreported_bytes = 0;
     responder->deadline = INT64_MAX;
 }
@@ -300,7 +300,7 @@ static struct cause take_cause(struct responder *responder) {
         responder->is_reporting = true;
         return responder->causes[plane];
     }
-    return responder->cause;
+    return responder->causes[responder->last_plane];
 }
 
 /* A packet that is named later would seem to have been on its way for longer. The next report
@@ -372,7 +372,7 @@ bool responder_next(struct responder *responder, struct packet *answer, struct c
             end_report(responder);
         return true;
     }
-    *cause = responder->cause;
+    *cause = responder->causes[responder->last_plane];
     if (responder->probe_count > 0)
         return answer_probe(responder, answer, cause);
     if (!responder->is_ack_due)

@@ -75,11 +75,10 @@ struct responder {
     uint64_t rcvd_bytes;
     uint32_t unreported_bytes;
     uint64_t unreported; /* stretches with arrivals that no SACK has told, by psn / 64 mod 64 */
-    bool is_unreported;
     int64_t deadline;   /* of the SACK timer; INT64_MAX: none */
-    struct cause cause; /* the last packet */
-    struct cause causes[MRC_PLANES]; /* the last of each plane since the last report */
-    uint32_t fresh;                  /* which of these there are */
+    struct cause causes[MRC_PLANES]; /* the last packet of each plane */
+    uint32_t last_plane;             /* which of these came last */
+    uint32_t fresh;                  /* which of them since the last report */
     uint32_t turn;                   /* plane whose packet a SACK named last */
     uint32_t first_turn;             /* the same of the report's first SACK */
     bool is_reporting;               /* there was that one */

@@ -407,10 +407,24 @@ static enum wire_error get_payload(const uint8_t *data, size_t size, size_t head
 
     if (!allowed && rest > 0)
         return WIRE_ERROR_LONG;
-    if (rest > UINT32_MAX || rest % 4 != 0 || pad > rest)
-        return WIRE_ERROR_FIELD;
+    if ((rest & ~(size_t)(UINT32_MAX - 3)) != 0 || pad > rest)
+        return WIRE_ERROR_FIELD; /* not a multiple of 4, or of more than 32 bits */
     packet->payload_size = (uint32_t)rest - pad;
     packet->payload = packet->payload_size > 0 ? data + headers : NULL;
+    return WIRE_OK;
+}
+
+/* A write that ends anywhere behind its RETH: what is missing counts as 0. */
+static enum wire_error get_trimmed(enum format format, const uint8_t *data, size_t size,
+                                   struct packet *packet) {
+    size_t headers = headers_size(format, packet->ts);
+    bool has_immediate = format == FORMAT_WRITE_IMM && size >= headers;
+    const uint8_t *immediate;
+
+    if (size < headers - (format == FORMAT_WRITE_IMM ? IMMDT_SIZE : 0))
+        return WIRE_ERROR_SHORT;
+    immediate = get_write(data + BTH_SIZE, packet);
+    packet->immediate = has_immediate ? get_be32(immediate) : 0;
     return WIRE_OK;
 }
 
@@ -418,7 +432,6 @@ enum wire_error wire_get(const uint8_t *data, size_t size, bool trimmed, struct 
     enum format format;
     enum wire_error error;
     size_t headers;
-    const uint8_t *immediate;
 
     if (size < BTH_SIZE)
         return WIRE_ERROR_SHORT;
@@ -428,18 +441,17 @@ enum wire_error wire_get(const uint8_t *data, size_t size, bool trimmed, struct 
         return WIRE_ERROR_OPCODE;
     if ((get_be32(data) & BTH_FIXED_MASK) != BTH_FIXED || (packet->ts && !is_write(format)))
         return WIRE_ERROR_FIELD;
-    trimmed = trimmed && is_write(format);
+    if (trimmed && is_write(format))
+        return get_trimmed(format, data, size, packet);
     headers = headers_size(format, packet->ts);
-    if (trimmed && format == FORMAT_WRITE_IMM && size < headers)
-        headers -= IMMDT_SIZE;
-    if (size < headers + (trimmed ? 0 : WIRE_ICRC_SIZE))
+    if (size < headers + WIRE_ICRC_SIZE)
         return WIRE_ERROR_SHORT;
 
     if (is_write(format)) {
-        immediate = get_write(data + BTH_SIZE, packet);
-        if (format == FORMAT_WRITE_IMM)
-            packet->immediate = immediate < data + headers ? get_be32(immediate) : 0;
-        return trimmed ? WIRE_OK : get_payload(data, size, headers, true, packet);
+        const uint8_t *immediate = get_write(data + BTH_SIZE, packet);
+
+        packet->immediate = format == FORMAT_WRITE_IMM ? get_be32(immediate) : 0;
+        return get_payload(data, size, headers, true, packet);
     }
     if (format == FORMAT_ACK)
         get_ack(data + BTH_SIZE, packet);
