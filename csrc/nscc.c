@@ -317,6 +317,10 @@ void nscc_on_trim(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflig
 
 void nscc_on_loss(struct nscc *nscc, int64_t now, uint32_t size, uint64_t inflight) {
     nscc->was_lost = true;
-    if (!quick_adapt(nscc, now, false, inflight))
-        shrink(nscc, size);
+    if (quick_adapt(nscc, now, false, inflight))
+        return;
+    /* [choice] As for a trim at the last hop, if the queue is long. */
+    if (nscc->late_since != INT64_MAX && nscc->cwnd > inflight + size)
+        nscc->cwnd = inflight + size;
+    shrink(nscc, size);
 }

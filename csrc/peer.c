@@ -168,7 +168,7 @@ static uint64_t total_rate(const struct peer *peer) {
 }
 
 /* What a packet takes on the longest of the planes that are up, when they are empty. */
-static int64_t longest_way(const struct peer *peer) {
+int64_t peer_longest_way(const struct peer *peer) {
     int64_t most = 0;
 
     for (uint32_t i = 0; i < peer->plane_end; i++) {
@@ -181,7 +181,7 @@ static int64_t longest_way(const struct peer *peer) {
 /* [choice] With one window for all planes a longer one would look like a queue: every sample counts
  * as if its plane were as long as the longest. */
 static int64_t evened_rtt(const struct peer *peer, uint32_t plane, int64_t rtt) {
-    return rtt - peer->plane[plane].path.rtt_full + longest_way(peer);
+    return rtt - peer->plane[plane].path.rtt_full + peer_longest_way(peer);
 }
 
 static void start_nscc(const struct peer *peer, struct nscc *nscc, int64_t now, uint64_t rate,
@@ -224,9 +224,9 @@ static void start_plane(struct peer *peer, int64_t now, uint32_t plane) {
     to->is_limited = false;
     start_nscc(peer, &to->nscc, now, plane_rate(peer, plane), to->path.rtt_full, 1);
     if (!peer->has_nscc)
-        start_nscc(peer, &peer->nscc, now, total_rate(peer), longest_way(peer), count);
+        start_nscc(peer, &peer->nscc, now, total_rate(peer), peer_longest_way(peer), count);
     peer->has_nscc = true;
-    nscc_set_way(&peer->nscc, total_rate(peer), longest_way(peer));
+    nscc_set_way(&peer->nscc, total_rate(peer), peer_longest_way(peer));
 }
 
 uint32_t peer_take_changes(struct peer *peer, int64_t now) {
@@ -249,7 +249,7 @@ uint32_t peer_take_changes(struct peer *peer, int64_t now) {
         if (plane->is_carrying)
             start_plane(peer, now, i);
         else if (peer->has_nscc && total_rate(peer) > 0)
-            nscc_set_way(&peer->nscc, total_rate(peer), longest_way(peer));
+            nscc_set_way(&peer->nscc, total_rate(peer), peer_longest_way(peer));
     }
     return changed;
 }
@@ -443,7 +443,7 @@ void peer_on_sack(struct peer *peer, int64_t now, const struct peer_sack *sack) 
             .rtt = sack->plane < MRC_PLANES && sack->rtt >= 0
                        ? evened_rtt(peer, sack->plane, sack->rtt)
                        : -1,
-            .least_rtt = longest_way(peer),
+            .least_rtt = peer_longest_way(peer),
             .inflight = peer_inflight(peer),
             .limited = is_limited,
             .marked = sack->is_marked,

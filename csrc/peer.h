@@ -181,6 +181,9 @@ void peer_on_spurious(struct peer *peer, int64_t now);
  * any plane, ought to have (hindsight.h); 0: not known. */
 int64_t peer_on_arrival(struct peer *peer, int64_t now, int64_t sent);
 
+/* ns that a full-size packet takes there and back on the longest of the planes in use, if empty. */
+int64_t peer_longest_way(const struct peer *peer);
+
 /* When something last came back on a plane. */
 static inline int64_t peer_answered(const struct peer *peer, uint32_t plane) {
     return peer->plane[plane].path.proven;

@@ -40,6 +40,7 @@ void requestor_init(struct requestor *requestor, int64_t now, const struct reque
     requestor->resume_at = INT64_MAX;
     requestor->refused_at = INT64_MAX;
     requestor->probe_plane = MRC_PLANES;
+    requestor->probe_order = UINT32_MAX;
     requestor->age_start = now;
     loss_init(&requestor->loss, setup->local->psn, setup->chunk_pool);
     requestor->acked = psn_add(setup->local->psn, -1);
@@ -90,22 +91,42 @@ static int64_t patience(const struct requestor *requestor, uint32_t tries) {
     return wait;
 }
 
+/* Twice the longest empty way, and what an answer may take. */
+static int64_t tail_deadline(const struct requestor *requestor) {
+    return requestor->sent + 2 * peer_longest_way(requestor->peer) + probe_margin(requestor);
+}
+
+/* Nothing will follow of its own accord that could show the loss of what was sent last, and no
+ * probe has followed it yet. */
+static bool has_tail(const struct requestor *requestor) {
+    const struct loss *loss = &requestor->loss;
+
+    return requestor->tries == 0 && requestor->unsent == NULL && loss->lost_count == 0 &&
+           loss->outstanding_count > 0 && !requestor->wants_probe &&
+           loss->order != requestor->probe_order + 1;
+}
+
+static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
+
 /* When nothing has come back by then, the next probe goes out. Where all that is left was refused,
- * sending it again is as good as a probe. */
-static void arm(struct requestor *requestor) {
+ * sending it again is as good as a probe. Behind a tail one goes out sooner: it waits in the same
+ * queues, so that the loss is known when they have let it pass, and not a round trip later. */
+void requestor_arm(struct requestor *requestor) {
     const struct loss *loss = &requestor->loss;
     bool is_refused = loss->refused_count > 0 && loss->outstanding_count + loss->lost_count == 0;
 
     requestor->deadline = requestor->progress + patience(requestor, requestor->tries);
     if (!has_work(requestor) || requestor->head->sent_packets == 0 || is_refused)
         requestor->deadline = INT64_MAX;
+    else if (has_tail(requestor))
+        requestor->deadline = earlier(requestor->deadline, tail_deadline(requestor));
 }
 
 void requestor_on_progress(struct requestor *requestor, int64_t now) {
     requestor->progress = now;
     requestor->answered = now;
     requestor->tries = 0;
-    arm(requestor);
+    requestor_arm(requestor);
 }
 
 bool requestor_is_used_up(const struct requestor *requestor, uint32_t tries) {
@@ -113,8 +134,6 @@ bool requestor_is_used_up(const struct requestor *requestor, uint32_t tries) {
 
     return config->exp_cnt < FOR_EVER && tries > config->linear_cnt + config->exp_cnt;
 }
-
-static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
 
 int64_t requestor_deadline(const struct requestor *requestor) {
     return earlier(earlier(requestor->deadline, requestor->suspect_at),
@@ -263,16 +282,22 @@ static bool is_ev(const struct requestor *requestor, uint32_t said, uint32_t ev)
 }
 
 /* The record of the PSN that a SACK is for, if it says which attempt it was: NULL if ambiguous. */
-static const struct sent *cause_of(const struct requestor *requestor, const struct packet *sack) {
+static const struct sent *cause_of(const struct requestor *requestor, int64_t now,
+                                   const struct packet *sack) {
     uint32_t psn = psn_add(sack->cack_psn, sack->ack_psn_offset);
     const struct sent *record;
+    const struct path *path;
 
     /* One that was called lost and has come after all tells as much. */
     if (sack->pr ||
         (!loss_is_outstanding(&requestor->loss, psn) && !loss_is_lost(&requestor->loss, psn)))
         return NULL;
     record = loss_record(&requestor->loss, psn);
-    return record->tries <= 2 && is_ev(requestor, sack->entropy, record->ev) ? record : NULL;
+    if (!is_ev(requestor, sack->entropy, record->ev))
+        return NULL;
+    /* A third attempt may have the EV of the first: what came sooner than it can is of that one. */
+    path = &requestor->peer->plane[ev_plane(record->ev)].path;
+    return record->tries <= 2 || now - record->time >= path->rtt_min ? record : NULL;
 }
 
 /* Judges what the SACK speaks about: its stretch above cack, and cack + 1, which is missing by
@@ -406,7 +431,7 @@ bool requestor_on_sack(struct requestor *requestor, int64_t now, const struct pa
     requestor->stats.sacks_received++;
     if (!is_plausible(requestor, sack))
         return false;
-    cause = cause_of(requestor, sack);
+    cause = cause_of(requestor, now, sack);
     if (cause != NULL) {
         said.rtt = now - cause->time;
         said.size = cause->size;
@@ -488,7 +513,7 @@ static void on_refused(struct requestor *requestor, int64_t now, uint32_t psn,
     peer_on_refused(requestor->peer, now, ev_plane(record->ev), record->nominal);
     loss_on_refused(&requestor->loss, psn);
     requestor->refused_at = earlier(requestor->refused_at, refused_until(requestor, record));
-    arm(requestor);
+    requestor_arm(requestor);
 }
 
 bool requestor_on_nack(struct requestor *requestor, int64_t now, const struct packet *nack) {
@@ -612,6 +637,16 @@ static void try_refused(struct requestor *requestor, int64_t now) {
     }
 }
 
+static void ask_behind_tail(struct requestor *requestor, int64_t now) {
+    uint32_t psn;
+
+    requestor->progress = now; /* its answer is waited for like any other */
+    if (loss_first_outstanding(&requestor->loss, &psn))
+        requestor->probe_plane = ev_plane(loss_record(&requestor->loss, psn)->ev);
+    requestor->wants_probe = true;
+    requestor_arm(requestor);
+}
+
 void requestor_on_timeout(struct requestor *requestor, int64_t now, uint32_t *suspect) {
     *suspect = EV_NONE;
     if (requestor->refused_at <= now)
@@ -626,6 +661,10 @@ void requestor_on_timeout(struct requestor *requestor, int64_t now, uint32_t *su
     }
     if (requestor->deadline > now)
         return;
+    if (has_tail(requestor) && now < requestor->progress + patience(requestor, 0)) {
+        ask_behind_tail(requestor, now);
+        return;
+    }
     if (requestor_is_used_up(requestor, requestor->tries)) {
         requestor->error = MRC_ERROR_RETRY_EXCEEDED;
         requestor->deadline = INT64_MAX;
@@ -636,5 +675,5 @@ void requestor_on_timeout(struct requestor *requestor, int64_t now, uint32_t *su
     requestor->tries++;
     requestor->progress = now;
     requestor->wants_probe = true;
-    arm(requestor);
+    requestor_arm(requestor);
 }

@@ -93,6 +93,7 @@ struct requestor {
 
     int64_t answered; /* when something last came back, or was sent after nothing was left */
     int64_t progress; /* the same, or when the timer last ran out */
+    int64_t sent;     /* when data last left */
     int64_t deadline; /* of the retransmission timer; INT64_MAX: none */
     uint32_t tries;   /* expiries since something came back */
     bool wants_probe;
@@ -161,6 +162,9 @@ void requestor_flush(struct requestor *requestor, int status);
 /* ---- Between requestor.c and requestor_transmit.c ---- */
 
 /* Something came back, or went out when nothing was left: the timer starts anew. */
+/* Plans when to ask. */
+void requestor_arm(struct requestor *requestor);
+
 void requestor_on_progress(struct requestor *requestor, int64_t now);
 
 /* Whether so many tries are more than the configured budget, linear_cnt and exp_cnt. */

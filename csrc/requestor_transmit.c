@@ -99,8 +99,11 @@ static void finish(struct requestor *requestor, int64_t now, struct burst *burst
         (wire_ends_message(last->opcode) && requestor->unsent == NULL))
         last->ack_request = true;
     requestor->stats.packets_sent += burst->count;
+    requestor->sent = now;
     if (requestor->stats.packets_sent == burst->count || requestor->deadline == INT64_MAX)
         requestor_on_progress(requestor, now);
+    else if (requestor->unsent == NULL)
+        requestor_arm(requestor);
 }
 
 /* Chooses plane and EV. REQUESTOR_SENT: chosen. */
