@@ -96,13 +96,12 @@ static int64_t tail_deadline(const struct requestor *requestor) {
     return requestor->sent + 2 * peer_longest_way(requestor->peer) + probe_margin(requestor);
 }
 
-/* Nothing will follow of its own accord that could show the loss of what was sent last, and no
- * probe has followed it yet. */
+/* Nothing has followed what was sent last, not even a probe, that could show its loss: there is no
+ * more, or no room for it. */
 static bool has_tail(const struct requestor *requestor) {
     const struct loss *loss = &requestor->loss;
 
-    return requestor->tries == 0 && requestor->unsent == NULL && loss->lost_count == 0 &&
-           loss->outstanding_count > 0 && !requestor->wants_probe &&
+    return requestor->tries == 0 && loss->outstanding_count > 0 && !requestor->wants_probe &&
            loss->order != requestor->probe_order + 1;
 }
 
@@ -282,22 +281,16 @@ static bool is_ev(const struct requestor *requestor, uint32_t said, uint32_t ev)
 }
 
 /* The record of the PSN that a SACK is for, if it says which attempt it was: NULL if ambiguous. */
-static const struct sent *cause_of(const struct requestor *requestor, int64_t now,
-                                   const struct packet *sack) {
+static const struct sent *cause_of(const struct requestor *requestor, const struct packet *sack) {
     uint32_t psn = psn_add(sack->cack_psn, sack->ack_psn_offset);
     const struct sent *record;
-    const struct path *path;
 
     /* One that was called lost and has come after all tells as much. */
     if (sack->pr ||
         (!loss_is_outstanding(&requestor->loss, psn) && !loss_is_lost(&requestor->loss, psn)))
         return NULL;
     record = loss_record(&requestor->loss, psn);
-    if (!is_ev(requestor, sack->entropy, record->ev))
-        return NULL;
-    /* A third attempt may have the EV of the first: what came sooner than it can is of that one. */
-    path = &requestor->peer->plane[ev_plane(record->ev)].path;
-    return record->tries <= 2 || now - record->time >= path->rtt_min ? record : NULL;
+    return record->tries <= 2 && is_ev(requestor, sack->entropy, record->ev) ? record : NULL;
 }
 
 /* Judges what the SACK speaks about: its stretch above cack, and cack + 1, which is missing by
@@ -431,7 +424,7 @@ bool requestor_on_sack(struct requestor *requestor, int64_t now, const struct pa
     requestor->stats.sacks_received++;
     if (!is_plausible(requestor, sack))
         return false;
-    cause = cause_of(requestor, now, sack);
+    cause = cause_of(requestor, sack);
     if (cause != NULL) {
         said.rtt = now - cause->time;
         said.size = cause->size;
@@ -644,7 +637,6 @@ static void ask_behind_tail(struct requestor *requestor, int64_t now) {
     if (loss_first_outstanding(&requestor->loss, &psn))
         requestor->probe_plane = ev_plane(loss_record(&requestor->loss, psn)->ev);
     requestor->wants_probe = true;
-    requestor_arm(requestor);
 }
 
 void requestor_on_timeout(struct requestor *requestor, int64_t now, uint32_t *suspect) {
@@ -662,7 +654,9 @@ void requestor_on_timeout(struct requestor *requestor, int64_t now, uint32_t *su
     if (requestor->deadline > now)
         return;
     if (has_tail(requestor) && now < requestor->progress + patience(requestor, 0)) {
-        ask_behind_tail(requestor, now);
+        if (tail_deadline(requestor) <= now)
+            ask_behind_tail(requestor, now);
+        requestor_arm(requestor); /* more may have been sent since it was armed */
         return;
     }
     if (requestor_is_used_up(requestor, requestor->tries)) {

@@ -102,8 +102,8 @@ static void finish(struct requestor *requestor, int64_t now, struct burst *burst
     requestor->sent = now;
     if (requestor->stats.packets_sent == burst->count || requestor->deadline == INT64_MAX)
         requestor_on_progress(requestor, now);
-    else if (requestor->unsent == NULL)
-        requestor_arm(requestor);
+    else if (requestor->loss.order - burst->count == requestor->probe_order + 1)
+        requestor_arm(requestor); /* the first one behind a probe */
 }
 
 /* Chooses plane and EV. REQUESTOR_SENT: chosen. */
