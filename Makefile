@@ -9,6 +9,7 @@ PYTEST := $(RUN) -m pytest
 
 PACKAGES := python3-venv python3-dev gcc libc6-dev iproute2 nftables ethtool
 TEST_PACKAGES := valgrind
+BENCH_PACKAGES := iperf3 libfabric-bin ucx-utils
 # What `dpkg-query` says of a package that is there.
 INSTALLED = dpkg-query -W -f '$${Status}\n' $(1) 2>/dev/null | grep -c '^install ok installed'
 # Debian packages that are not there: installed by root, else named; they may be there otherwise.
@@ -24,7 +25,7 @@ SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fra
 ASAN_TREE := mrc csrc tests tools pyproject.toml README.md LICENSE Makefile
 
 help:  ## these lines
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
 .venv/system:
 	$(call APT,$(PACKAGES))
@@ -37,6 +38,10 @@ help:  ## these lines
 
 .venv/testing:
 	$(call APT,$(TEST_PACKAGES))
+	@mkdir -p .venv && touch $@
+
+.venv/peers:
+	$(call APT,$(BENCH_PACKAGES))
 	@mkdir -p .venv && touch $@
 
 build/stamp: .venv/stamp tools/backend.py $(wildcard csrc/*.[ch] csrc/*/*.[ch] tools/fabric/*.[ch])
@@ -78,8 +83,10 @@ demo: build  ## a file over four planes between two hosts, one plane pulled out 
 cost: .venv/stamp .venv/testing  ## what the core costs a packet, in instructions, function by function
 	$(RUN) -m tools.cost
 
-bench: build  ## the measurements
-	$(call APT,iperf3)
+bench: build .venv/peers  ## what compares with others, in a few minutes
+	$(RUN) -m tools.bench speed peers latency
+
+bench-full: build .venv/peers  ## all measurements
 	$(RUN) -m tools.bench
 
 clean:  ## everything that was built
@@ -87,4 +94,4 @@ clean:  ## everything that was built
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help build lint check test asan explore demo cost bench clean
+.PHONY: help build lint check test asan explore demo cost bench bench-full clean

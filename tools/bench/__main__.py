@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command: measures, prints a table or JSON; 0 if all limits hold, 1 if not, 130 by Ctrl-C."""
+"""The command: measures, prints tables or JSON; 0 if all limits hold, 1 if not, 130 by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tools.bench import MODULES
 from tools.bench.lab import BenchError
-from tools.bench.report import Options, Row, for_people, say
+from tools.bench.report import Options, Row, as_markdown, for_people, say
 from tools.rig import RigError
 
 MISSED = 1
@@ -36,7 +36,9 @@ def environment() -> dict[str, object]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODULES)}")
-    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the result as JSON")
+    form.add_argument("--markdown", action="store_true", help="the tables in Markdown")
     parser.add_argument("--trials", type=int, help="how often each measurement is repeated")
     parser.add_argument("--quick", action="store_true", help="short runs, to see that it works")
     arguments = parser.parse_args()
@@ -47,7 +49,7 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _run(names: list[str], options: Options, *, as_json: bool) -> int:
+def _run(names: list[str], options: Options, form: str) -> int:
     found: dict[str, list[Row]] = {}
     errors: dict[str, str] = {}
     for name in names:
@@ -58,9 +60,11 @@ def _run(names: list[str], options: Options, *, as_json: bool) -> int:
             errors[name] = str(error)
             print(f"{name} failed: {error}", file=sys.stderr)
             continue
-        if not as_json:
+        if form == "markdown":
+            print(f"\n### {name}\n\n{as_markdown(found[name])}", flush=True)
+        elif form == "people":
             print(f"\n{name}\n{for_people(found[name])}", flush=True)
-    if as_json:
+    if form == "json":
         benches = {name: [row.json() for row in rows] for name, rows in found.items()}
         result = {"schema_version": 1, "quick": options.quick, "environment": environment()}
         print(json.dumps({**result, "benches": benches, "errors": errors}))
@@ -76,7 +80,8 @@ def main() -> int:
         return NO_ROOT
     options = Options(quick=arguments.quick, trials=arguments.trials)
     try:
-        return _run(arguments.names or list(MODULES), options, as_json=arguments.json)
+        form = "json" if arguments.json else "markdown" if arguments.markdown else "people"
+        return _run(arguments.names or list(MODULES), options, form)
     except KeyboardInterrupt:
         print("\ninterrupted; everything is removed", file=sys.stderr)
         return INTERRUPTED

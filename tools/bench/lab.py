@@ -90,7 +90,8 @@ class Program:
 
 def target_of(rig: Rig) -> str:
     """The second host, as a target of `mrc.connect`."""
-    return f"[{rig.hosts[1].address(0)}]"
+    address = rig.hosts[1].address(0)
+    return f"[{address}]" if ":" in address else address
 
 
 class Stream:

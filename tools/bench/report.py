@@ -43,6 +43,7 @@ class Row:
         name: What was measured.
         key: Of the value in JSON; its last word is the unit, or "ratio" or "count".
         measured: The value.
+        spread: The least and the most of which it is the median, if it is one.
         at_least: The limit from below, if there is one.
         at_most: The limit from above, if there is one.
     """
@@ -50,6 +51,7 @@ class Row:
     name: str
     key: str
     measured: float
+    spread: tuple[float, float] | None = None
     at_least: float | None = None
     at_most: float | None = None
 
@@ -67,22 +69,38 @@ class Row:
     def json(self) -> dict[str, Any]:
         """The row as a JSON object."""
         limits = {f"{name}_{self.key}": limit for name, limit in self.limits().items()}
-        return {"name": self.name, self.key: round(self.measured, 6), **limits, "ok": self.ok}
+        spread = [round(each, 6) for each in self.spread or ()]
+        found = {"name": self.name, self.key: round(self.measured, 6), **limits, "ok": self.ok}
+        return {**found, f"spread_{self.key}": spread} if spread else found
 
     def cells(self) -> tuple[str, ...]:
         """The row for people."""
         unit = UNITS.get(self.key.rsplit("_", 1)[-1], "")
-        value = f"{self.measured:,.0f}" if abs(self.measured) >= 1000 else f"{self.measured:.4g}"
+        value = _digits(self.measured)
+        if self.spread is not None:
+            value += f" ({_digits(self.spread[0])} .. {_digits(self.spread[1])})"
         signs = {"at_least": ">=", "at_most": "<="}
         limit = " ".join(f"{signs[name]} {limit:g}" for name, limit in self.limits().items())
         verdict = ("ok" if self.ok else "MISSED") if limit else ""
         return (self.name, self.key, f"{value} {unit}".strip(), limit, verdict)
 
 
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+HEAD = ("what", "value", "measured", "limit", "")
+
+
 def for_people(rows: Iterable[Row]) -> str:
     """The rows as a table."""
-    head = ("what", "value", "measured", "limit", "")
-    return table([head, *(row.cells() for row in rows)])
+    return table([HEAD, *(row.cells() for row in rows)])
+
+
+def as_markdown(rows: Iterable[Row]) -> str:
+    """The rows as a table in Markdown."""
+    lines = [HEAD, ("--",) * len(HEAD), *(row.cells() for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def say(text: str) -> None:
