@@ -169,6 +169,16 @@ WRONG = {
         'flows = ["a-c"]\nbetween',
         "x.toml: expect[0].flows: must be of a-b, b-a",
     ),
+    "steps of no kind": (
+        "between = [0.9",
+        'steps = "mean"\nbetween = [0.9',
+        "x.toml: expect[0].steps: 'mean' is none of median, longest, or not of goodput",
+    ),
+    "steps of nobody": (
+        "between = [0.9",
+        'steps = "median"\nbetween = [0.9',
+        "x.toml: expect[0].steps: nobody trains",
+    ),
     "no limits": ("[0.9, 1.1]", "0.9", "x.toml: expect[0].between: must be [least, most], not 0.9"),
 }
 

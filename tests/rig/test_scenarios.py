@@ -49,3 +49,13 @@ def test_what_the_paper_shows_of_lost_links_switches_and_packets(
 ) -> None:
     """Flapping links, a dead T0 and a dead T1, a path that loses a fifth of its packets."""
     run(f"paper-{number}", capsys)
+
+
+@pytest.mark.parametrize("name", ["training-flaps", "training-reboot"])
+def test_a_training_loop_keeps_its_pace_while_links_flap_and_a_t1_reboots(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = run(name, capsys)
+    losses = [step["loss"] for step in record["steps"]]
+    assert len(losses) > 40
+    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])

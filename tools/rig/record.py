@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,9 +36,12 @@ class Verdict:
         wanted = self.expectation
         flows = ", ".join(wanted.flows) or "all flows"
         what = f"worst {wanted.worst:g} s" if wanted.worst else "mean"
+        base = "mean"
+        if wanted.steps:
+            flows, what, base = "training", f"{wanted.steps} step", "median step"
         return (
             f"{'kept' if self.kept else 'BROKEN'}: {flows}, {what} of "
-            f"{wanted.during[0]:g}..{wanted.during[1]:g} s to the mean of "
+            f"{wanted.during[0]:g}..{wanted.during[1]:g} s to the {base} of "
             f"{wanted.to[0]:g}..{wanted.to[1]:g} s: {self.ratio:.3f}, "
             f"wanted {wanted.between[0]:g}..{wanted.between[1]:g}"
         )
@@ -53,6 +57,7 @@ class Record:
         planes: Of each flow and interface of its receiver the bytes received.
         states: Of each flow (seconds, EVs in use, EVs out).
         path_events: Of each flow (seconds, kind, interface, EV or reason).
+        steps: Of the training loop's first rank (seconds of its end, seconds it took, loss).
         happened: When each event was done.
         counts: Of each flow the sender's statistics at the end.
         done: Of each flow that ended, when its last message was acknowledged, seconds.
@@ -65,6 +70,7 @@ class Record:
     planes: dict[str, dict[str, Points]]
     states: dict[str, list[tuple[float, int, int]]]
     path_events: dict[str, list[tuple[float, str, str, Any]]]
+    steps: list[tuple[float, float, float]]
     happened: list[tuple[float, Event]]
     counts: dict[str, Any]
     done: dict[str, float]
@@ -103,6 +109,10 @@ class Record:
                 for note in notes
                 for name, rows in note["events"].items()
             },
+            steps=[
+                (t - zero, seconds, loss)
+                for t, seconds, loss in next((note["steps"] for note in notes if note["steps"]), [])
+            ],
             happened=happened,
             counts={name: row for note in notes for name, row in note["counts"].items()},
             done={name: at - zero for note in notes for name, at in note["done"].items()},
@@ -126,6 +136,8 @@ class Record:
         ]
 
     def _ratio(self, wanted: Expectation) -> float:
+        if wanted.steps:
+            return self._ratio_of_steps(wanted)
         chosen = [self.flows.get(name, []) for name in wanted.flows or self.flows]
 
         def goodput(start: float, end: float) -> float:
@@ -136,6 +148,18 @@ class Record:
             return 0.0
         slices = _slices(*wanted.during, wanted.worst) if wanted.worst else [wanted.during]
         return min(goodput(*each) for each in slices) / whole
+
+    def _ratio_of_steps(self, wanted: Expectation) -> float:
+        """Of the steps' times; 0 if there was none. A step belongs to the time it ended in."""
+
+        def times(start: float, end: float) -> list[float]:
+            return [seconds for at, seconds, _ in self.steps if start < at <= end]
+
+        during, usual = times(*wanted.during), times(*wanted.to)
+        if not during or not usual:
+            return 0.0
+        chosen = max(during) if wanted.steps == "longest" else statistics.median(during)
+        return chosen / statistics.median(usual)
 
     def as_json(self) -> dict[str, Any]:
         """Everything; rates in Mb/s, times in seconds of the timeline."""
@@ -167,6 +191,10 @@ class Record:
                 }
                 for name, points in self.flows.items()
             },
+            "steps": [
+                {"at_s": round(at, 4), "took_s": round(seconds, 5), "loss": round(loss, 5)}
+                for at, seconds, loss in self.steps
+            ],
             "fabric_packets": self.fabric,
             "verdicts": [
                 {"expectation": str(each), "ratio": round(each.ratio, 4), "kept": each.kept}

@@ -85,16 +85,33 @@ def _options(scenario: Scenario, rig: FabricRig, host: Host, file: Path) -> dict
     config = dict(scenario.config)
     if config.get("routing") == "srv6":
         config["topology"] = str(file)
+    ring, training = _ring(scenario, host)
     flows = [
         {
             "name": flow.name,
+            "ring": ring,
             "target": [f"[{rig.host(flow.destination).address(plane)}]" for plane in planes],
             **dataclasses.asdict(flow),
         }
         for flow in scenario.flows
         if flow.source == host.label
     ]
-    return {"planes": [f"p{plane}" for plane in planes], "config": config, "flows": flows}
+    return {
+        "planes": [f"p{plane}" for plane in planes],
+        "config": config,
+        "flows": flows,
+        "training": training,
+    }
+
+
+def _ring(scenario: Scenario, host: Host) -> tuple[dict[str, int], str]:
+    """A host's place in the training loop, and the flow that it receives; 0 of 0: it has none."""
+    flows = [flow for flow in scenario.flows if flow.trains]
+    ranks = [flow.source for flow in flows]
+    if host.label not in ranks:
+        return {"rank": 0, "size": 0}, ""
+    rank = ranks.index(host.label)
+    return {"rank": rank, "size": len(ranks)}, flows[rank - 1].name
 
 
 class _Program:
@@ -106,7 +123,8 @@ class _Program:
             [sys.executable, "-m", "tools.rig.traffic", json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            # One thread of numpy's a host: the hosts share this machine's cores.
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
         )
 
     def read(self) -> Any:

@@ -37,6 +37,12 @@
     worst = 0.2                 # of the slices of so many seconds the worst; the mean, if left out
     flows = ["a-b"]             # all, if left out
 
+    [[expect]]                  # the same of the step times of a workload that is "training"
+    steps = "median"            # or "longest"; to the median
+    during = [2.5, 4]
+    to = [0, 2]
+    between = [0.9, 1.02]
+
 Whatever is wrong is one ScenarioError of one line: "FILE: KEY: what".
 """
 
@@ -60,6 +66,8 @@ FOLDER: Final = Path(__file__).with_name("scenarios")
 
 LINK_VERBS: Final = ("down", "up", "flap", "loss")
 SWITCH_VERBS: Final = ("down", "up", "silent", "forward", "reboot")
+
+STEP_KINDS: Final = ("median", "longest")
 
 _MOST_SECONDS: Final = 600.0
 _MTU: Final = 4200
@@ -99,7 +107,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """Goodput of `flows` during one time, as a ratio to that during another.
+    """Goodput of `flows`, or the time of steps, as a ratio to that during another time.
 
     Attributes:
         during: From and to, seconds.
@@ -107,6 +115,8 @@ class Expectation:
         between: The least and the largest ratio.
         worst: Seconds of the slices of `during` of which the worst counts; 0: its mean.
         flows: Names; none: all.
+        steps: Instead of goodput, of training steps: the "median" or the "longest" time to the
+            median; "": goodput.
     """
 
     during: tuple[float, float]
@@ -114,6 +124,7 @@ class Expectation:
     between: tuple[float, float]
     worst: float = 0.0
     flows: tuple[str, ...] = ()
+    steps: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -400,7 +411,7 @@ class _Reader:
         ]
 
     def expectation(self, table: Any, key: str, flows: tuple[Flow, ...]) -> Expectation:
-        self.known(table, key, ("during", "to", "between"), ("worst", "flows"))
+        self.known(table, key, ("during", "to", "between"), ("worst", "flows", "steps"))
         between = table["between"]
         if not isinstance(between, list) or len(between) != 2:
             raise self.error(f"{key}.between", f"must be [least, most], not {between!r}")
@@ -409,12 +420,19 @@ class _Reader:
         chosen = table.get("flows", [])
         if not isinstance(chosen, list) or not set(chosen) <= names:
             raise self.error(f"{key}.flows", f"must be of {', '.join(sorted(names))}")
+        steps = table.get("steps", "")
+        if "steps" in table and (steps not in STEP_KINDS or "worst" in table or "flows" in table):
+            kinds = ", ".join(STEP_KINDS)
+            raise self.error(f"{key}.steps", f"{steps!r} is none of {kinds}, or not of goodput")
+        if steps and not any(flow.trains for flow in flows):
+            raise self.error(f"{key}.steps", "nobody trains")
         return Expectation(
             during=self.span(table["during"], f"{key}.during"),
             to=self.span(table["to"], f"{key}.to"),
             between=(low, high),
             worst=self.number(table.get("worst", 0), f"{key}.worst", 0, 60),
             flows=tuple(chosen),
+            steps=steps,
         )
 
 

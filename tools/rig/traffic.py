@@ -2,7 +2,8 @@
 """The program of a host in a scenario: sends its flows, and notes what comes and what happens.
 
 `python -m tools.rig.traffic OPTIONS`; OPTIONS is JSON: `config` and `planes` as of `mrc.Endpoint`,
-`flows` to send, as of `workload.Flow` with a `target`. It obeys lines of standard input, and
+`flows` to send, as of `workload.Flow` with a `target` and, if it `trains`, this rank of the `ring`;
+`training` is the flow that comes from the previous rank. It obeys lines of standard input, and
 answers each by a line of JSON:
 
     connect         makes a connection for each flow
@@ -44,10 +45,15 @@ class Notes:
     """What a host has seen: `samples` of each flow it receives, `states` and `events` of its own.
 
     A sample is [time, bytes, bytes by plane], a state [time, EVs in use, EVs out], an event
-    [time, kind, plane, EV or reason]. `done` is when the last message of a flow was acknowledged.
+    [time, kind, plane, EV or reason], a step of a training loop [time of its end, seconds, loss].
+    `done` is when the last message of a flow was acknowledged.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, training: str) -> None:
+        """`training` is the flow that a training loop receives, or ""."""
+        self._training = training
+        self._previous: asyncio.Future[mrc.Connection] = asyncio.Future()
+        self.steps: list[Any] = []
         self.samples: dict[str, list[Any]] = {}
         self.states: dict[str, list[Any]] = {}
         self.events: dict[str, list[Any]] = {}
@@ -59,6 +65,10 @@ class Notes:
         """Notes a flow that comes in, until it ends."""
         name = bytes(await connection.recv()).decode()
         sampling = asyncio.create_task(self._sample(name, connection))
+        if name == self._training:
+            self._previous.set_result(connection)
+            await sampling
+            return
         try:
             async for _ in connection:
                 pass
@@ -73,6 +83,27 @@ class Notes:
                 planes = {path.name: path.bytes_received for path in connection.paths()}
                 samples.append([time.monotonic(), connection.stats().bytes_received, planes])
                 await asyncio.sleep(SAMPLES_EVERY)
+
+    async def train(
+        self, rank: int, size: int, *, following: mrc.Connection, start: float, end: float
+    ) -> None:
+        """Trains from `start` to `end`, seconds of `time.monotonic()`, and notes the steps."""
+        # numpy is not needed by other workloads.
+        from tools.examples import training  # noqa: PLC0415
+        from tools.examples.ring import Ring  # noqa: PLC0415
+
+        ring = Ring(rank, size, previous=await self._previous, following=following)
+        model = training.Model(seed=2)
+        await asyncio.sleep(max(0.0, start - time.monotonic()))
+        try:
+            async for step in training.train(ring, model, lambda: time.monotonic() < end):
+                self.steps.append([time.monotonic(), step.seconds, step.loss])
+        except mrc.ConnectionLost as error:
+            self.errors.append(f"rank {rank}: {error}")
+
+    def report(self) -> dict[str, Any]:
+        """All of it."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     async def watch(self, name: str, connection: mrc.Connection) -> None:
         """Notes what happens to the paths of a flow that goes out."""
@@ -115,12 +146,23 @@ async def send(connection: mrc.Connection, flow: dict[str, Any], zero: float, no
         notes.done[flow["name"]] = time.monotonic()
 
 
+async def begin(
+    connection: mrc.Connection, flow: dict[str, Any], zero: float, notes: Notes
+) -> None:
+    """Does what a flow is."""
+    if flow["trains"]:
+        start, end = zero + flow["start"], zero + flow["end"]
+        await notes.train(**flow["ring"], following=connection, start=start, end=end)
+    else:
+        await send(connection, flow, zero, notes)
+
+
 async def send_in_turn(
     flows: list[tuple[dict[str, Any], mrc.Connection]], zero: float, notes: Notes
 ) -> None:
     """Sends the flows of each turn at once, when those of the one before are done."""
     for _, turn in itertools.groupby(flows, key=lambda pair: pair[0]["turn"]):
-        await asyncio.gather(*(send(connection, flow, zero, notes) for flow, connection in turn))
+        await asyncio.gather(*(begin(connection, flow, zero, notes) for flow, connection in turn))
 
 
 async def lines() -> asyncio.StreamReader:
@@ -139,7 +181,7 @@ async def accept(listener: mrc.Listener, notes: Notes, tasks: set[asyncio.Task[N
 
 async def main(options: dict[str, Any]) -> None:
     """Runs the program."""
-    notes = Notes()
+    notes = Notes(options["training"])
     tasks: set[asyncio.Task[None]] = set()
     connections: list[tuple[dict[str, Any], mrc.Connection]] = []
     config = mrc.Config(**options["config"])
@@ -167,7 +209,7 @@ async def main(options: dict[str, Any]) -> None:
             else:
                 for flow, connection in connections:
                     notes.count(flow["name"], connection)
-                say(vars(notes))
+                say(notes.report())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

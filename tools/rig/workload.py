@@ -26,6 +26,8 @@ class Flow:
         size: Of a message, bytes.
         messages: How many; 0: without end.
         turn: It waits for those of its source that have an earlier one.
+        trains: Whether it is instead what a rank of a training loop (tools.examples.training)
+            passes to the next, from `start` to `end`; `size` and `messages` mean nothing to it.
     """
 
     source: str
@@ -35,6 +37,7 @@ class Flow:
     size: int
     messages: int = 0
     turn: int = 0
+    trains: bool = False
 
     @property
     def name(self) -> str:
@@ -43,11 +46,12 @@ class Flow:
 
 
 class Pair(NamedTuple):
-    """Who sends to whom, and in which turn of the sender."""
+    """Who sends to whom, in which turn of the sender, and whether it is a training loop's."""
 
     source: str
     destination: str
     turn: int = 0
+    trains: bool = False
 
 
 Hosts = Sequence[str]
@@ -63,7 +67,7 @@ def _stream(hosts: Hosts) -> Pairs:
 
 def _bidirectional(hosts: Hosts) -> Pairs:
     """Two hosts send to each other."""
-    ((one, other, _),) = _stream(hosts)
+    ((one, other, *_),) = _stream(hosts)
     return [Pair(one, other), Pair(other, one)]
 
 
@@ -84,6 +88,11 @@ def _ring(hosts: Hosts) -> Pairs:
     """Each sends to the next."""
     _several(hosts, 2)
     return _shifted(hosts, 1)
+
+
+def _training(hosts: Hosts) -> Pairs:
+    """A ring whose ranks train a model together."""
+    return [pair._replace(trains=True) for pair in _ring(hosts)]
 
 
 def _all_to_all(hosts: Hosts) -> Pairs:
@@ -119,5 +128,6 @@ KINDS: Final[dict[str, Callable[[Hosts], Pairs]]] = {
     "ring": _ring,
     "all-to-all": _all_to_all,
     "serial-all-to-all": _serial_all_to_all,
+    "training": _training,
 }
 """The pairs of hosts of each kind."""
