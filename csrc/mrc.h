@@ -110,7 +110,8 @@ typedef struct mrc_config {
     uint64_t rate_bps;          /* 0: the sum of the planes' rates */
     int64_t base_rtt_floor;     /* ns [choice]; 500 us in the engine, 0 in the simulator */
     int64_t target_delay_floor; /* ns [choice]; 1 ms in the engine, 0 in the simulator */
-    uint32_t window_floor_packets; /* least max_wnd, packets a plane [choice] */
+    /* Least max_wnd, packets a plane; with `rate_bps` no more than 10 ms of it [choice]. */
+    uint32_t window_floor_packets;
 
     /* For simulators, whose packets need no payload: none is read or placed, ICRCs are 0 and not
      * looked at. Every header and every decision is the same. */

@@ -17,6 +17,7 @@
 enum {
     REORDER_SCALE_MAX = 4,
     REPLY_FACTOR = 4, /* [choice] */
+    HOST_PAUSE_MS = 10, /* that a software host may not be running [choice] */
     FRAME_BYTES = 65000, /* [choice] most of a burst: an IP length has 16 bits */
     HEADERS = 40 + 8 + 12 + 4 + 16 + 4 + 4, /* IPv6 UDP BTH METH RETH ImmDt ICRC */
     TSETH = 4,
@@ -184,6 +185,16 @@ static int64_t evened_rtt(const struct peer *peer, uint32_t plane, int64_t rtt) 
     return rtt - peer->plane[plane].path.rtt_full + peer_longest_way(peer);
 }
 
+/* What a host that was not running for a while has to have under way. Where the rate is known, no
+ * more than the links take meanwhile: it would only stand in their queues. */
+static uint64_t window_floor(const mrc_config *config, uint64_t rate, uint32_t nominal,
+                             uint32_t planes) {
+    uint64_t floor = (uint64_t)config->window_floor_packets * nominal * planes;
+    uint64_t pause = rate / 8 * HOST_PAUSE_MS / 1000;
+
+    return config->rate_bps != 0 && pause < floor ? pause : floor;
+}
+
 static void start_nscc(const struct peer *peer, struct nscc *nscc, int64_t now, uint64_t rate,
                        int64_t rtt, uint32_t planes) {
     const mrc_config *config = peer->config;
@@ -194,7 +205,7 @@ static void start_nscc(const struct peer *peer, struct nscc *nscc, int64_t now, 
         .trimming = config->trimming,
         .base_rtt_floor = config->base_rtt_floor,
         .target_delay_floor = config->target_delay_floor,
-        .window_floor = (uint64_t)config->window_floor_packets * nominal * planes,
+        .window_floor = window_floor(config, rate, nominal, planes),
     };
 
     nscc_init(nscc, &settings, now, rtt);

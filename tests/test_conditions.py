@@ -123,6 +123,20 @@ def test_loss_delay_and_reordering_never_cost_more_than_a_third(
     assert net.events(ON_QP) == []
 
 
+def test_where_the_rate_is_known_no_queue_stands_that_no_pause_of_a_host_needs() -> None:
+    """64 packets a plane take 55 ms at 20 Mb/s: each answer and each repair waited for them."""
+    link = Link(rate_bps=20 * MBIT, queue_bytes=MIB, delay=4 * MS)
+    round_trips = []
+    for rate in (0, 40 * MBIT):
+        net = Net(1, planes=[link] * 2, config={"rate_bps": rate, **HOST_FLOORS})
+        connection = net.connect(mtu=2048)
+        stream(net, connection, SECOND, depth=16)
+        assert stream(net, connection, SECOND, depth=16) * 8 > 0.85 * 40 * MBIT
+        round_trips.append(connection.plane(0, 0).rtt)
+    unknown, known = round_trips
+    assert known < 0.75 * unknown
+
+
 def test_hundreds_of_gaps_at_once_are_filled_within_a_few_round_trips() -> None:
     """A spike of loss: every gap is named at once, not one by one."""
     net, connection = joined([Link(rate_bps=10**9, delay=MS)] * 2, burst=1)
