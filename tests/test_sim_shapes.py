@@ -101,6 +101,20 @@ def test_an_incast_of_short_flows_sends_again_only_what_its_first_burst_lost(see
     assert resent(done) < 1
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_incast_without_trims_is_repaired_while_its_queue_still_drains(seed: int) -> None:
+    """64 KB each; to beat: 1.25 times the ideal with inference, 2.6 by timeouts.
+
+    What the queue had no room for is the end of each flow: nothing follows that could show it but a
+    probe that waits in the same queue.
+    """
+    tree = sim.three_tier(pods=8, t0=4, hosts=4, t1=4, cores=16, trim=False)
+    flows = incast(seed, size=PACKETS * MTU)
+    done = run(tree, flows, seed=seed, warm_up=SETTLED)
+    assert done.totals().dropped > len(flows)
+    assert tail(done) <= 1.35 * ideal(flows)
+
+
 def test_an_incast_of_long_flows_does_not_storm_with_trims() -> None:
     """2 MB each; to beat: 0.15 retransmissions a packet."""
     flows = incast(1, size=2 << 20)
@@ -109,7 +123,7 @@ def test_an_incast_of_long_flows_does_not_storm_with_trims() -> None:
     assert resent(done) <= 0.25
 
 
-@pytest.mark.parametrize(("trimming", "limit"), [(True, 1.2), (False, 1.5)])
+@pytest.mark.parametrize(("trimming", "limit"), [(True, 1.2), (False, 1.45)])
 def test_an_incast_of_all_hosts_is_repaired_with_trims_and_without(
     trimming: bool, limit: float
 ) -> None:

@@ -7,4 +7,4 @@ programs that it runs in the hosts are stream.py, echo.py, soak.py, bulk.py and 
 
 from __future__ import annotations
 
-MODULES = ("speed", "peers", "latency", "shaped", "loss", "failover", "endurance")
+MODULES = ("speed", "peers", "latency", "shaped", "loss", "fabric", "failover", "endurance")
